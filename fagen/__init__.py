@@ -1,0 +1,3 @@
+"""fagen: a code-generation compiler for fused attention kernels."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,94 @@
+"""One variant of a spec: everything that decides what its kernel computes. No torch here.
+
+The compiler passes these from spec to plan; a published module reads them back from its manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+DTYPES = ("f32", "bf16", "f16")
+PARAM_DTYPES = ("f32", "bf16", "f16", "i32", "i64", "bool")
+
+
+@dataclass(frozen=True)
+class Param:
+    """A run-time input that expressions may read.
+
+    ``shape`` holds extents: "B", "H", "Hk", "Sq", "Skv", "n" (any length) or an integer; () is a scalar.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[str | int, ...]
+    grad: bool = False
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A mask or a score change.
+
+    ``text`` is what the user wrote; ``resolved`` means the same with constants substituted and macros expanded,
+    so it can be parsed knowing only the variant's params. ``line`` and ``column`` (from 1) are places in the spec.
+    """
+
+    text: str
+    resolved: str
+    line: int = 0
+    column: int = 0
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tile sizes the user insists on; None leaves the choice to the planner."""
+
+    q: int | None = None
+    kv: int | None = None
+    stages: int | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One attention: ``name`` is its spec entry, C++ namespace, op, test id and bench row.
+
+    ``scale`` None means 1/sqrt(head_dim); ``mask`` None admits every pair; ``score`` None is the identity.
+    ``params`` are exactly those the expressions read, in the order the spec declares them.
+    ``line`` is the variant's line in the spec.
+    """
+
+    name: str
+    head_dim: int
+    value_dim: int
+    dtype: str = "bf16"
+    layout: str = "bshd"
+    backward: bool = True
+    scale: float | None = None
+    align: str = "bottom_right"
+    mask: Expression | None = None
+    score: Expression | None = None
+    sink: bool = False
+    params: tuple[Param, ...] = ()
+    nonfinite: str = "contain"
+    deterministic: bool = False
+    isa: str = "native"
+    tiles: Tiles = Tiles()
+    line: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists and scalars; :meth:`from_json` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Variant:
+        """The variant a manifest holds."""
+        values = dict(data)
+        for key in ("mask", "score"):
+            if values.get(key) is not None:
+                values[key] = Expression(**values[key])
+        values["tiles"] = Tiles(**values["tiles"])
+        values["params"] = tuple(
+            Param(**{**param, "shape": tuple(param["shape"])}) for param in values["params"]
+        )
+        return cls(**values)
