@@ -6,11 +6,13 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
-#if defined(__AVX2__) || defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 
 #include "fagen/cpu/simd.h"
+
+// Vectors of 64-bit numbers are wider than a register; every function here is inlined, so no ABI is at stake.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
 
 namespace fagen {
 namespace {
@@ -21,11 +23,8 @@ typedef double vd __attribute__((vector_size(8 * kLanes)));
 constexpr float kInfinity = __builtin_inff();
 constexpr float kNan = __builtin_nanf("");
 
-// ---- one value in every lane, a truth value in every lane, lane by lane choice ----
+// ---- a truth value in every lane, lane by lane choice, conversions ----
 
-inline vf broadcast(float x) { return x - vf{}; }  // minus: keeps -0.0
-inline vf broadcast(vf x) { return x; }
-inline vi broadcast(int32_t x) { return x + vi{}; }
 inline vi all_lanes(bool condition) { return vi{} - static_cast<int32_t>(condition); }
 
 inline vf select(vi condition, vf yes, vf no) { return condition ? yes : no; }
@@ -67,7 +66,8 @@ inline vf scale_by_power(vf p, vi n) {
   return p * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);
 }
 
-inline vf exp(vf x) {
+// e^x, and in `low` what rounding it left out.
+inline vf exp(vf x, vf& low) {
   const vf inside = x > 89.0f ? broadcast(89.0f) : (x < -104.0f ? broadcast(-104.0f) : x);  // NaN stays
   const vf n = inside * 1.44269504088896341f + 12582912.0f - 12582912.0f;  // nearest integer: 1.5 · 2^23 has no fraction
   vf r = inside - n * 0.693359375f;                                        // exact: 9 bits times at most 8
@@ -77,10 +77,17 @@ inline vf exp(vf x) {
   p = 4.1665795894e-2f + r * p;
   p = 1.6666665459e-1f + r * p;
   p = 5.0000001201e-1f + r * p;
-  p = 1.0f + (r + r * r * p);
+  const vf above_one = r + r * r * p;
+  p = 1.0f + above_one;
   // A NaN has no integer part: keep the conversion away from it, and let the product carry it.
   const vi power = __builtin_convertvector(n == n ? n : vf{}, vi);
+  low = scale_by_power(above_one - (p - 1.0f), power);
   return scale_by_power(p, power);
+}
+
+inline vf exp(vf x) {
+  vf low;
+  return exp(x, low);
 }
 
 inline vf log(vf x) {
@@ -121,13 +128,17 @@ inline vf tanh(vf x) {
 
 // From the exponential of -|x|, which cannot overflow: right at both ends.
 inline vf sigmoid(vf x) {
-  const vf e = exp(-abs(x));
-  return (x < 0.0f ? e : broadcast(1.0f)) / (1.0f + e);
+  vf low;
+  const vf e = exp(-abs(x), low);
+  const vf sum = 1.0f + e;
+  const vf ratio = e / sum;
+  const vf left_out = low - ratio * (e - (sum - 1.0f));  // by e and by the sum
+  return x < 0.0f ? ratio + left_out * (1.0f - ratio) : 1.0f / sum;
 }
 
 inline vf sqrt(vf x) {
 #if defined(__AVX512F__)
-  return (vf)_mm512_sqrt_ps((__m512)x);
+  return (vf)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);
 #elif defined(__AVX2__)
   return (vf)_mm256_sqrt_ps((__m256)x);
 #else
