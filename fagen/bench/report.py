@@ -1,0 +1,141 @@
+"""What a benchmark found: rows that print as a table, as JSON, and as a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import FagenError
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One variant, one size, one direction. Seconds are medians; ``operations`` counts admitted pairs only."""
+
+    variant: str
+    dtype: str
+    direction: str
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    value_dim: int
+    operations: float
+    seconds: dict[str, float]
+    spread: dict[str, float]
+
+    def gflops(self, who: str) -> float:
+        """Thousand million operations a second."""
+        return self.operations / self.seconds[who] / 1e9
+
+    def ratio(self, peer: str) -> float:
+        """How many times as fast as ``peer`` fagen is."""
+        return self.seconds[peer] / self.seconds["fagen"]
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """All cells of one run on one machine, with the limits measured in it (operations a second by dtype)."""
+
+    machine: str
+    torch: str
+    threads: int
+    isa: str
+    peak: dict[str, float]
+    cells: tuple[Cell, ...]
+
+    def peers(self) -> list[str]:
+        """Who stands beside fagen, in order of appearance."""
+        return list(dict.fromkeys(name for cell in self.cells for name in cell.seconds if name != "fagen"))
+
+    def geometric_mean(self, peer: str, direction: str) -> float | None:
+        """Of the ratios to ``peer`` over the cells that have it; None where none has."""
+        ratios = [cell.ratio(peer) for cell in self.cells if cell.direction == direction and peer in cell.seconds]
+        return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists and scalars, with the derived means."""
+        means = {
+            f"{direction} / {peer}": mean
+            for direction in ("forward", "backward")
+            for peer in self.peers()
+            if (mean := self.geometric_mean(peer, direction)) is not None
+        }
+        return {**asdict(self), "geometric_mean": means}
+
+    def write_json(self, path: Path) -> None:
+        """The same, into a file."""
+        path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+
+    def rows(self) -> list[list[str]]:
+        """A table: a head, a row a cell, and a row a mean."""
+        peers = self.peers()
+        head = ["variant", "pass", "B H/Hk Sq×Skv", "GFLOP/s", "of peak", "±"]
+        rows = [head + [text for peer in peers for text in (peer, "ratio")]]
+        for cell in self.cells:
+            heads = f"{cell.heads}" if cell.heads == cell.kv_heads else f"{cell.heads}/{cell.kv_heads}"
+            limit = self.peak.get(cell.dtype, self.peak.get("f32"))
+            row = [
+                cell.variant,
+                cell.direction,
+                f"{cell.batch} {heads} {cell.q_len}×{cell.kv_len}",
+                f"{cell.gflops('fagen'):.1f}",
+                f"{100e9 * cell.gflops('fagen') / limit:.0f} %" if limit else "–",
+                f"{100 * cell.spread['fagen']:.0f} %",
+            ]
+            for peer in peers:
+                known = peer in cell.seconds
+                row += [f"{cell.gflops(peer):.1f}", f"{cell.ratio(peer):.2f}×"] if known else ["–", "–"]
+            rows.append(row)
+        for direction in ("forward", "backward"):
+            means = [self.geometric_mean(peer, direction) for peer in peers]
+            if any(means):
+                cells = [text for mean in means for text in ("", f"{mean:.2f}×" if mean else "–")]
+                rows.append(["geometric mean", direction, "", "", "", "", *cells])
+        return rows
+
+
+def draw(report: BenchReport, path: Path) -> None:
+    """Bars of GFLOP/s a cell, fagen beside its peers, the peak as a line. Needs the `plot` extra."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise FagenError("drawing needs matplotlib, the `plot` extra: pip install 'fagen[plot]'") from error
+    names = ["fagen", *report.peers()]
+    figure, axes = plt.subplots(figsize=(2.5 + 0.45 * len(report.cells), 5), layout="constrained")
+    width = 0.8 / len(names)
+    for index, name in enumerate(names):
+        places = [n + index * width for n, cell in enumerate(report.cells) if name in cell.seconds]
+        axes.bar(places, [cell.gflops(name) for cell in report.cells if name in cell.seconds], width, label=name)
+    for dtype, rate in report.peak.items():
+        axes.axhline(rate / 1e9, linestyle=":", linewidth=1, color="grey")
+        axes.annotate(f"{dtype} peak", (0, rate / 1e9), fontsize=8, va="bottom", color="grey")
+    labels = [f"{cell.variant}\n{cell.direction} {cell.q_len}" for cell in report.cells]
+    axes.set_xticks([n + 0.4 for n in range(len(labels))], labels, rotation=60, ha="right", fontsize=7)
+    axes.set_ylabel("GFLOP/s over admitted pairs")
+    axes.set_title(f"{report.machine}, {report.threads} threads, torch {report.torch}", fontsize=9)
+    axes.legend()
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(path, dpi=130)
+
+
+def summary(report: BenchReport) -> Sequence[str]:
+    """A line a peer and direction, for people who read one line."""
+    return [
+        f"{direction}: {mean:.2f}× {peer} (geometric mean)"
+        for direction in ("forward", "backward")
+        for peer in report.peers()
+        if (mean := report.geometric_mean(peer, direction)) is not None
+    ]
