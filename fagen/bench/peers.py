@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from ..runtime.language import Node, canonical, parse
 from ..runtime.reference import mask_matrix
 from ..runtime.variant import Expression, Variant
+from .closure import closure
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
