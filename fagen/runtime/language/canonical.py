@@ -1,0 +1,3 @@
+from .nodes import Node
+from .unparse import unparse
+def canonical(node: Node) -> str: return unparse(node)
