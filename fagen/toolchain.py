@@ -238,7 +238,13 @@ def _output(command: list[str]) -> str | None:
     environ = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", env=environ, timeout=_PROBE_SECONDS
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=environ,
+            timeout=_PROBE_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -251,7 +257,9 @@ def _split_command(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise ToolchainError(Problem(f"CXX is not a command: {text!r} ({error})", hint="unset it, or quote it")) from None
+        raise ToolchainError(
+            Problem(f"CXX is not a command: {text!r} ({error})", hint="unset it, or quote it")
+        ) from None
 
 
 def _torch_version(root: Path) -> str:

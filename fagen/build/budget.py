@@ -60,7 +60,9 @@ def free_memory_mb(root: Path = Path("/")) -> float:
         used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
         if limit.isdigit() and used.isdigit():
             # Cached file pages count as used, but the kernel drops them before it kills anything.
-            inactive = dict(line.split() for line in _read(folder / "memory.stat").splitlines()).get("inactive_file", "0")
+            inactive = dict(line.split() for line in _read(folder / "memory.stat").splitlines()).get(
+                "inactive_file", "0"
+            )
             free = min(free, (int(limit) - int(used) + int(inactive)) / 2**20)
     return max(0.0, free)
 

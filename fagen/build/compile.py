@@ -91,7 +91,9 @@ def compile_units(
         raise compile_error(failure, failed)
     lost = [unit.label for unit in missing if cache.lookup(unit.key) is None]
     if lost:
-        raise ToolchainError(Problem(f"{lost[0]} was compiled, but its object is not in {cache.root}", hint="disk full?"))
+        raise ToolchainError(
+            Problem(f"{lost[0]} was compiled, but its object is not in {cache.root}", hint="disk full?")
+        )
     cache.trim()
     return result
 

@@ -35,7 +35,7 @@ def main(units_json: str, index: str) -> int:
     tell(plan, index, "start")
     started = time.monotonic()
     with open(unit["log"], "wb") as log:
-        status = subprocess.run(unit["command"], stdout=log, stderr=log, stdin=subprocess.DEVNULL).returncode
+        status = subprocess.call(unit["command"], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     seconds = time.monotonic() - started
     peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     if status != 0:

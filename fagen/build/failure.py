@@ -11,8 +11,10 @@ from pathlib import Path
 
 from ..errors import CompileError, Problem
 
-_ERROR = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? (?:fatal )?error: (?P<message>.*)$", re.M)
-_PLAIN_ERROR = re.compile(r"^(?:[^:\n]*: )?(?:fatal )?error: (?P<message>.*)$", re.M)
+_ERROR = re.compile(
+    r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? (?:fatal )?error: (?P<message>.*)$", re.MULTILINE
+)
+_PLAIN_ERROR = re.compile(r"^(?:[^:\n]*: )?(?:fatal )?error: (?P<message>.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """The folders of one module below the output folder, and putting a finished one in the place of the last.
 
-    out/NAME/                    the module that programs import
-    out/.fagen/locks/NAME.lock   held by the one builder of NAME
-    out/.fagen/staging/NAME-*/   the private folder of a build; left over only if its builder was killed
-    out/.fagen/old/NAME          the last good module, for the moment of a swap that cannot be done in one step
-    out/.fagen/failed/NAME/      the source a compiler refused, to open and to compile again
-    out/.fagen/reports/NAME.json what the last build did: seconds and peak memory per unit
+out/NAME/                    the module that programs import
+out/.fagen/locks/NAME.lock   held by the one builder of NAME
+out/.fagen/staging/NAME-*/   the private folder of a build; left over only if its builder was killed
+out/.fagen/old/NAME          the last good module, for the moment of a swap that cannot be done in one step
+out/.fagen/failed/NAME/      the source a compiler refused, to open and to compile again
+out/.fagen/reports/NAME.json what the last build did: seconds and peak memory per unit
 """
 
 from __future__ import annotations

@@ -1,0 +1,66 @@
+"""What a published folder says about itself: its manifest, and whether it is whole and what a build would make now."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+LEVELS = {"off": 0, "auto": 1, "full": 2}  # of checking; a module checked more than asked is good enough
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest in ``folder``, or None if there is none that can be read."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return manifest if isinstance(manifest, dict) and "fagen" in manifest else None
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write it, with the digests of all other files of the folder under ``files``."""
+    text = json.dumps({**manifest, "files": file_digests(folder)}, indent=1, ensure_ascii=True, allow_nan=False)
+    (folder / MANIFEST).write_text(text + "\n", encoding="ascii")
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """Name -> SHA-256 of every file below ``folder`` but its manifest and what Python caches there."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+        if path != folder / MANIFEST
+    }
+
+
+def is_current(folder: Path, inputs: str, check: str) -> bool:
+    """Whether ``folder`` holds, undamaged, what these inputs give, checked at least as much as ``check`` asks."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return False
+    build = manifest.get("build")
+    files = manifest.get("files")
+    if not isinstance(build, dict) or not isinstance(files, dict) or build.get("inputs") != inputs:
+        return False
+    if LEVELS.get(build.get("check", ""), -1) < LEVELS[check]:
+        return False
+    try:
+        return all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == value for name, value in files.items())
+    except OSError:
+        return False
+
+
+def find_current(out: Path, inputs: str, check: str) -> Path | None:
+    """The published folder below ``out`` that these inputs give, if it is current; the name need not be known."""
+    needle = inputs.encode()
+    for path in sorted(out.glob(f"*/{MANIFEST}")):
+        try:
+            if needle in path.read_bytes() and is_current(path.parent, inputs, check):
+                return path.parent
+        except OSError:
+            continue
+    return None

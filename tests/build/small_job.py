@@ -1,0 +1,89 @@
+"""A module that compiles in a blink, built by the machinery of `fagen build`; also a program, to be killed.
+
+    small_job.py OUT CACHE VALUE [UNITS] [SECONDS]
+
+The library's ``value()`` returns VALUE, and ``value.txt`` beside it says the same, so a mixed or half module shows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from pathlib import Path
+
+from fagen.build.cache import Cache
+from fagen.build.compile import Unit
+from fagen.build.job import Job, Outcome, Tools, run
+from fagen.build.keys import Headers, digest, object_key
+from fagen.build.progress import Plain, Progress
+from fagen.build.publish import Places
+from fagen.build.published import file_digests, read_manifest
+from fagen.errors import CheckError
+from fagen.toolchain import find_compiler, find_ninja
+
+FLAGS = ("-std=c++17", "-fPIC")
+HEADERS = Headers({"part.h": b"#pragma once\ninline int part(int x) { return x; }\n"})
+
+
+def small_job(
+    value: int, units: int = 3, *, name: str = "small", pause: float = 0.0, headers: Headers = HEADERS
+) -> Job:
+    """A job of ``units`` + 1 units, of which only one depends on ``value``; filling takes ``pause`` seconds."""
+    tools_identity = find_compiler().identity
+    texts = {"value": f'#include "part.h"\nextern "C" int value() {{ return part({value}); }}\n'}
+    texts |= {f"more{i}": f"int more{i}() {{ return {i}; }}\n" for i in range(units)}
+    made = [
+        Unit(f"{file}.cpp", file, text, FLAGS, object_key(text, FLAGS, headers, compiler=tools_identity))
+        for file, text in texts.items()
+    ]
+    inputs = digest([value, units, name])
+
+    def fill(folder: Path) -> None:
+        (folder / "__init__.py").write_text("")
+        time.sleep(pause)
+        (folder / "value.txt").write_text(str(value))
+
+    def check(folder: Path, progress: Progress) -> dict[str, object]:
+        if read_value(folder) != value:
+            raise CheckError("wrong value")
+        return {"checked": value}
+
+    return Job(name, inputs, "library.so", made, headers, (), {"fagen": "0", "build": {"inputs": inputs, "check": "auto"}},
+               "auto", fill, check)  # fmt: skip
+
+
+def read_value(folder: Path) -> int:
+    """What the library of a module returns, having seen that the module is whole and of one piece."""
+    manifest = read_manifest(folder)
+    assert manifest is not None, f"no manifest in {folder}"
+    text = int((folder / "value.txt").read_text())
+    # A copy: dlopen gives the library that the process has already opened under a name.
+    copy = folder.parent / f"copy-{time.monotonic_ns()}.so"
+    copy.write_bytes((folder / "library.so").read_bytes())
+    try:
+        assert ctypes.CDLL(str(copy)).value() == text
+    finally:
+        copy.unlink()
+    return text
+
+
+def assert_whole(folder: Path) -> int:
+    """The value of a published module, every file of which is what its manifest says."""
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    assert manifest["files"] == file_digests(folder)
+    value = read_value(folder)
+    assert manifest["checked"] == value, "published before it was checked"
+    return value
+
+
+def build_small(out: Path, cache: Path, job: Job, progress: Progress | None = None) -> Outcome:
+    """Build it."""
+    tools = Tools(find_compiler(), find_ninja(), Cache(cache))
+    return run(job, Places(out, job.name), tools, jobs=None, force=False, progress=progress or Plain())
+
+
+if __name__ == "__main__":
+    out, cache, value, units, pause = *map(Path, sys.argv[1:3]), *sys.argv[3:4], *(sys.argv[4:6] or ["3", "0"])
+    build_small(out, cache, small_job(int(str(value)), int(str(units)), pause=float(str(pause))))
