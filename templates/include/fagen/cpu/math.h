@@ -2,7 +2,7 @@
 //
 // exp, log, tanh and sigmoid are within 2 units in the last place over all of float32; infinities, NaN, zeros and
 // denormals give what IEEE arithmetic gives. `//` and `%` floor, as the expression language says. A function that
-// no attention in practice calls per pair (pow, real %) goes through the C library lane by lane.
+// hardly any attention calls per pair (pow, sin, cos, real %) goes through the C library lane by lane.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -26,6 +26,8 @@ constexpr float kNan = __builtin_nanf("");
 // ---- a truth value in every lane, lane by lane choice, conversions ----
 
 inline vi all_lanes(bool condition) { return vi{} - static_cast<int32_t>(condition); }
+
+inline vl broadcast(int64_t x) { return x - vl{}; }
 
 inline vf select(vi condition, vf yes, vf no) { return condition ? yes : no; }
 inline vi select(vi condition, vi yes, vi no) { return condition ? yes : no; }
@@ -90,7 +92,20 @@ inline vf exp(vf x) {
   return exp(x, low);
 }
 
-inline vf log(vf x) {
+// 2^x
+inline vf exp2(vf x) {
+  const vf inside = x > 129.0f ? broadcast(129.0f) : (x < -151.0f ? broadcast(-151.0f) : x);
+  const vf n = inside + 12582912.0f - 12582912.0f;
+  const vf power = exp((inside - n) * 0.693147180559945f);  // between 2^-1/2 and 2^1/2, or NaN
+  return scale_by_power(power, __builtin_convertvector(n == n ? n : vf{}, vi));
+}
+
+// log x = e · log 2 + high + low, for a power 2^e near x.
+struct LogParts {
+  vf exponent, high, low;
+};
+
+inline LogParts log_parts(vf x) {
   const vi tiny = x < 1.17549435e-38f;  // denormals are scaled into the normal range first
   const vf y = tiny ? x * 8388608.0f : x;
   // y = m · 2^e with m in [sqrt(1/2), sqrt(2))
@@ -107,10 +122,25 @@ inline vf log(vf x) {
   p = -2.4999993993e-1f + f * p;
   p = 3.3333331174e-1f + f * p;
   const vf square = f * f;
-  const vf tail = f * square * p + e * -2.12194440e-4f - 0.5f * square;
-  const vf value = f + tail + e * 0.693359375f;
+  return {e, f, f * square * p - 0.5f * square};
+}
+
+inline vf log_special(vf x, vf value) {
   const vf finite = x == 0.0f ? broadcast(-kInfinity) : (x < 0.0f ? broadcast(kNan) : value);
   return ((x != x) | (x == kInfinity)) ? x : finite;
+}
+
+inline vf log(vf x) {
+  const LogParts parts = log_parts(x);
+  const vf tail = parts.low + parts.exponent * -2.12194440e-4f;
+  return log_special(x, parts.high + tail + parts.exponent * 0.693359375f);
+}
+
+inline vf log2(vf x) {
+  const LogParts parts = log_parts(x);
+  // log2(e) = 1 + 0.44269504: the sum is made from its small parts up.
+  const vf tail = (parts.high + parts.low) * 0.442695040888963f + parts.low;
+  return log_special(x, tail + parts.high + parts.exponent);
 }
 
 inline vf tanh(vf x) {
@@ -136,6 +166,24 @@ inline vf sigmoid(vf x) {
   return x < 0.0f ? ratio + left_out * (1.0f - ratio) : 1.0f / sum;
 }
 
+// log(1 + e^x), from the exponential that cannot overflow.
+inline vf softplus(vf x) {
+  vf low;
+  const vf e = exp(-abs(x), low);
+  const vf sum = 1.0f + e;
+  const vf left_out = e - (sum - 1.0f) + low;  // by the sum and by e: all of e where it is small
+  return (x != x) ? x : max(x, vf{}) + (log(sum) + left_out / sum);
+}
+
+inline vf sin(vf x) {
+  for (int lane = 0; lane < kLanes; ++lane) x[lane] = std::sin(x[lane]);
+  return x;
+}
+inline vf cos(vf x) {
+  for (int lane = 0; lane < kLanes; ++lane) x[lane] = std::cos(x[lane]);
+  return x;
+}
+
 inline vf sqrt(vf x) {
 #if defined(__AVX512F__)
   return (vf)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);
@@ -155,6 +203,11 @@ inline vf floor(vf x) {
 }
 
 inline float exp(float x) { return exp(broadcast(x))[0]; }
+inline float exp2(float x) { return exp2(broadcast(x))[0]; }
+inline float log2(float x) { return log2(broadcast(x))[0]; }
+inline float softplus(float x) { return softplus(broadcast(x))[0]; }
+inline float sin(float x) { return std::sin(x); }
+inline float cos(float x) { return std::cos(x); }
 inline float log(float x) { return log(broadcast(x))[0]; }
 inline float tanh(float x) { return tanh(broadcast(x))[0]; }
 inline float sigmoid(float x) { return sigmoid(broadcast(x))[0]; }
