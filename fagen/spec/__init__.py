@@ -2,6 +2,8 @@
 
     spec = load("specs/cpu.yaml")     # all mistakes at once, each with its place
     variants = expand(spec)           # one Variant for each kernel
+
+Reads no more than the file it is given, writes and runs nothing.
 """
 
 from fagen.spec.expand import MAX_PARAMS, MAX_VARIANTS, expand

@@ -99,7 +99,7 @@ class Document:
         return _place(self._line_starts, index)
 
     def place_in(self, scalar: Scalar, offset: int) -> Place:
-        """Where in the file character ``offset`` of ``scalar.text`` was written, through quotes, escapes and folding."""
+        """Where in the file character ``offset`` of ``scalar.text`` was written, through quotes and folding."""
         places = _source_indices(self.text, scalar)
         return self.place(places[min(max(offset, 0), len(places) - 1)])
 
@@ -118,8 +118,9 @@ def parse(text: str, path: str) -> Document:
     bad = _FORBIDDEN.search(text)
     if bad:
         place = _place(lines, bad.start())
-        raise SpecError(Problem(f"character U+{ord(bad.group()):04X} is not allowed in a spec", path,
-                                place.line, place.column))
+        raise SpecError(
+            Problem(f"character U+{ord(bad.group()):04X} is not allowed in a spec", path, place.line, place.column)
+        )
     builder = _Builder(text, path, lines)
     try:
         for event in _events(text):
@@ -129,13 +130,21 @@ def parse(text: str, path: str) -> Document:
         index = mark.index if mark is not None else len(text)
         place = _place(lines, index)
         message = ", ".join(part for part in (error.context, error.problem) if part)
-        raise SpecError([*builder.problems, Problem(f"not valid YAML: {message}", path, place.line, place.column,
-                                                    hint_for_yaml_error(text, index))]) from None
+        raise SpecError(
+            [
+                *builder.problems,
+                Problem(f"not valid YAML: {message}", path, place.line, place.column, hint_for_yaml_error(text, index)),
+            ]
+        ) from None
     except yaml.YAMLError as error:  # a reader error, which the check above leaves no known way to reach
         raise SpecError(Problem(f"not valid YAML: {error}", path)) from None
     if builder.root is None:
-        raise SpecError([*builder.problems, Problem("the file is empty; expected a spec", path, 1, 1,
-                                                    "`fagen new` writes one to start from")])
+        raise SpecError(
+            [
+                *builder.problems,
+                Problem("the file is empty; expected a spec", path, 1, 1, "`fagen new` writes one to start from"),
+            ]
+        )
     builder.check_anchors()
     return Document(path, text, builder.root, tuple(builder.problems))
 
@@ -150,14 +159,16 @@ def to_python(node: Node) -> Any:
 
 
 def describe(node: Node) -> str:
-    """What was found, for "expected ..., found ...". """
+    """What was found, for "expected ..., found ..."."""
     if isinstance(node, Sequence):
         return "a list"
     if isinstance(node, Mapping):
         return "a mapping"
     if node.is_empty:
         return "nothing"
-    return f"`{shorten(node.text)}`" + (" in quotes" if node.style in ("'", '"') and not node.text.isidentifier() else "")
+    return f"`{shorten(node.text)}`" + (
+        " in quotes" if node.style in ("'", '"') and not node.text.isidentifier() else ""
+    )
 
 
 def shorten(text: str, limit: int = 60) -> str:
@@ -234,8 +245,11 @@ class _Builder:
     def node_starts(self, event: Any, index: int) -> None:
         self.count(1, index)
         if event.tag is not None:
-            self.say(f"YAML tag `{shorten(event.tag)}` is not allowed: a spec is plain data", self.place(index),
-                     "if it begins an expression, quote it")
+            self.say(
+                f"YAML tag `{shorten(event.tag)}` is not allowed: a spec is plain data",
+                self.place(index),
+                "if it begins an expression, quote it",
+            )
         if event.anchor is not None:
             self.unused[event.anchor] = self.place(index)
 
@@ -253,8 +267,11 @@ class _Builder:
         if name in self.unfinished:
             raise self.stop(f"alias `*{shorten(name)}` refers to a value that holds it", index)
         if name not in self.anchors:
-            self.say(f"no anchor `&{shorten(name)}` stands before this alias", self.place(index),
-                     "if `*` begins an expression, quote it")
+            self.say(
+                f"no anchor `&{shorten(name)}` stands before this alias",
+                self.place(index),
+                "if `*` begins an expression, quote it",
+            )
             self.add(Scalar(self.place(index), "", None, index, event.end_mark.index, "", self.in_braces()), 0)
             return
         node, held = self.anchors[name]
@@ -287,8 +304,11 @@ class _Builder:
             top.has_key = True
             top.key = node if isinstance(node, Scalar) else None
             if top.key is None:
-                self.say("expected a word as key, found a list or mapping", node.place,
-                         "braces and brackets that belong to an expression must be quoted")
+                self.say(
+                    "expected a word as key, found a list or mapping",
+                    node.place,
+                    "braces and brackets that belong to an expression must be quoted",
+                )
         else:
             top.has_key = False
             self.entry(top, node)
@@ -301,8 +321,11 @@ class _Builder:
             self.say("merge keys (`<<`) are not supported", key.place, "put what variants share under `defaults:`")
         elif key.text in top.entries:
             first = top.keys[key.text].place
-            self.say(f"key `{shorten(key.text)}` stands twice, first at line {first.line}, column {first.column}",
-                     key.place, "remove one of them")
+            self.say(
+                f"key `{shorten(key.text)}` stands twice, first at line {first.line}, column {first.column}",
+                key.place,
+                "remove one of them",
+            )
         else:
             top.entries[key.text] = node
             top.keys[key.text] = key

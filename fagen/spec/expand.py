@@ -14,7 +14,7 @@ from fagen.runtime.variant import Expression, Param, Tiles, Variant
 from fagen.spec import names
 from fagen.spec.document import Place, Scalar, describe, shorten
 from fagen.spec.expressions import Names, params_read, read, read_constant, resolved, words_used, written
-from fagen.spec.features import is_built, not_built_message, PARTLY_BUILT, unbuilt_keys
+from fagen.spec.features import PARTLY_BUILT, is_built, not_built_message, unbuilt_keys
 from fagen.spec.model import Entry, Spec, Value
 from fagen.spec.schema import variant_keys
 from fagen.spec.validate import Found, told
@@ -89,7 +89,9 @@ class _Family:
         for combination in itertools.product(*entry.matrix.values()):
             chosen = dict(zip(entry.matrix, combination, strict=True))
             shown = {axis: _text(value) for axis, value in chosen.items()}
-            name = _BARE_NAME.sub(lambda match: shown[match.group(1)], entry.template)
+            name = "".join(
+                shown[part] if odd % 2 else part for odd, part in enumerate(_BARE_NAME.split(entry.template))
+            )
             listed = ", ".join(f"{axis}: {text}" for axis, text in shown.items())
             problem = names.variant_name_problem(name)
             if problem:
@@ -105,13 +107,21 @@ class _Family:
         wrong = re.search(r"[{}][^{}]*[{}]?", rest)
         if wrong:
             shown = shorten(self.entry.template[wrong.start() : wrong.end()])
-            self.say(f"`{shown}` in the name: expected the bare name of a matrix key in braces", self.entry.place,
-                     "write for example `{head_dim}`")
+            self.say(
+                f"`{shown}` in the name: expected the bare name of a matrix key in braces",
+                self.entry.place,
+                "write for example `{head_dim}`",
+            )
             return False
         unknown = [name for name in _BARE_NAME.findall(self.entry.template) if name not in self.entry.matrix]
         for name in unknown:
-            self.say(f"`{{{shorten(name)}}}` in the name is not a key of this variant's matrix", self.entry.place,
-                     None if self.entry.matrix else "give it a matrix, or write the name out", name, self.entry.matrix)
+            self.say(
+                f"`{{{shorten(name)}}}` in the name is not a key of this variant's matrix",
+                self.entry.place,
+                None if self.entry.matrix else "give it a matrix, or write the name out",
+                name,
+                self.entry.matrix,
+            )
         return not unknown
 
     def claim(self, member: _Member, taken: dict[str, tuple[str, Place]]) -> bool:
@@ -123,12 +133,18 @@ class _Family:
         other, first = taken[name.lower()]
         if first == place:
             left_out = [f"{{{axis}}}" for axis in self.entry.matrix if f"{{{axis}}}" not in self.entry.template]
-            self.say(f"the matrix gives several variants the name `{name}`", place,
-                     f"use {' and '.join(left_out)} in the name" if left_out else None)
+            self.say(
+                f"the matrix gives several variants the name `{name}`",
+                place,
+                f"use {' and '.join(left_out)} in the name" if left_out else None,
+            )
         else:
             but = "" if other == name else f" (as `{other}`: the two differ only in case)"
-            self.say(f"variant `{name}` is there already, at line {first.line}, column {first.column}{but}", place,
-                     "give one of them another name")
+            self.say(
+                f"variant `{name}` is there already, at line {first.line}, column {first.column}{but}",
+                place,
+                "give one of them another name",
+            )
         return False
 
     def add(self, member: _Member) -> None:
@@ -137,8 +153,11 @@ class _Family:
         waits = self._waits(member)
         values = member.values
         if "head_dim" not in values and "head_dim" not in self.entry.broken:
-            self.say(f"variant `{member.name}` has no `head_dim`", self.entry.place,
-                     "set it here, in its matrix or under `defaults`")
+            self.say(
+                f"variant `{member.name}` has no `head_dim`",
+                self.entry.place,
+                "set it here, in its matrix or under `defaults`",
+            )
         known = Names(self.spec.params, member.consts, self.spec.defines, self.spec.broken)
         mask, mask_tree = self._expression(values.get("mask"), "mask", known)
         score, score_tree = self._expression(values.get("score"), "score", known)
@@ -146,8 +165,10 @@ class _Family:
         used = params_read(mask_tree, score_tree)
         params = tuple(param for param in self.spec.params.values() if param.name in used)
         if len(params) > MAX_PARAMS:
-            self.say(f"variant `{member.name}` reads {len(params)} params; at most {MAX_PARAMS} are allowed",
-                     self.entry.place)
+            self.say(
+                f"variant `{member.name}` reads {len(params)} params; at most {MAX_PARAMS} are allowed",
+                self.entry.place,
+            )
         if len(self.result.founds) > before or "head_dim" in self.entry.broken:
             return
         if waits:
@@ -167,13 +188,17 @@ class _Family:
                 self.say(not_built_message(key, describe(value.node)), place)
         for key in self.entry.later:
             if key not in variant_keys():
-                self.say(f"`later` names `{shorten(key)}`, which is not a key", self.entry.place, None, key,
-                         unbuilt_keys())
+                self.say(
+                    f"`later` names `{shorten(key)}`, which is not a key", self.entry.place, None, key, unbuilt_keys()
+                )
             elif key not in member.values:
                 self.say(f"`later` names `{key}`, which variant `{member.name}` does not set", self.entry.place)
         if self.entry.later and not waits:
-            self.say(f"everything that `later` names is built, so variant `{member.name}` need not wait",
-                     self.entry.place, "remove `later`")
+            self.say(
+                f"everything that `later` names is built, so variant `{member.name}` need not wait",
+                self.entry.place,
+                "remove `later`",
+            )
         return waits
 
     def _expression(self, value: Value | None, key: str, known: Names) -> tuple[Expression | None, Node | None]:
@@ -204,12 +229,24 @@ class _Family:
         words = words_used([node.text for node in nodes if isinstance(node, Scalar)], self.spec.defines)
         for axis in axes:
             if axis not in words:
-                self.say(f"matrix key `{axis}` is not a key of a variant, and no expression of this one uses it",
-                         self.entry.matrix[axis][0].key_place, None, axis, variant_keys())
+                self.say(
+                    f"matrix key `{axis}` is not a key of a variant, and no expression of this one uses it",
+                    self.entry.matrix[axis][0].key_place,
+                    None,
+                    axis,
+                    variant_keys(),
+                )
 
 
-def _variant(spec: Spec, entry: Entry, member: _Member, mask: Expression | None, score: Expression | None,
-             scale: float | None, params: tuple[Param, ...]) -> Variant:
+def _variant(
+    spec: Spec,
+    entry: Entry,
+    member: _Member,
+    mask: Expression | None,
+    score: Expression | None,
+    scale: float | None,
+    params: tuple[Param, ...],
+) -> Variant:
     given = {key: value.value for key, value in member.values.items()}
     tiles = given.get("tiles")
     head_dim = given["head_dim"]

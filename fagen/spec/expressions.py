@@ -60,7 +60,9 @@ def unsafe(expression: Written) -> Found | None:
         return None
     what = match.group()
     if what in ("\n", "\r"):
-        hint = "write it in one line, or fold it with `>`" if expression.scalar.style != ">" else "indent its lines alike"
+        hint = (
+            "write it in one line, or fold it with `>`" if expression.scalar.style != ">" else "indent its lines alike"
+        )
         return expression.found("an expression cannot hold a line break", match.start(), hint)
     shown = f"`{what}`" if what.isprintable() and what.strip() else f"character U+{ord(what):04X}"
     return expression.found(f"an expression cannot hold {shown}", match.start(), _SAID_OTHERWISE.get(what))

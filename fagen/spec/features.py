@@ -43,7 +43,7 @@ def unbuilt_keys() -> tuple[str, ...]:
 
 
 def status(key: str) -> str:
-    """"built", "not built yet", or which part is."""
+    """ "built", "not built yet", or which part is."""
     if key not in _NOT_BUILT:
         return "built"
     return PARTLY_BUILT.get(key, "not built yet")

@@ -72,8 +72,9 @@ def _read(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
-        raise SpecError(Problem(f"not UTF-8: byte 0x{data[error.start]:02X}", shown, line, column,
-                                "save the file as UTF-8")) from None
+        raise SpecError(
+            Problem(f"not UTF-8: byte 0x{data[error.start]:02X}", shown, line, column, "save the file as UTF-8")
+        ) from None
 
 
 class _Reader:
@@ -158,7 +159,9 @@ class _Reader:
             if not self._declare(name, "constant", key.place, names.identifier_problem(name, names.MAX_INNER_NAME)):
                 continue
             assert isinstance(node, Scalar)
-            number, problem = read_constant(written(node, self.document), Names({}, found, {}, frozenset(self.broken)), name)
+            number, problem = read_constant(
+                written(node, self.document), Names({}, found, {}, frozenset(self.broken)), name
+            )
             if number is None:
                 self.broken.add(name)
             else:
@@ -174,8 +177,11 @@ class _Reader:
             if not self._declare(name, "param", key.place, names.param_name_problem(name)):
                 continue
             if keys.grad and keys.dtype not in _FLOATS:
-                self.say(f"param `{name}` of dtype {keys.dtype} cannot take a gradient",
-                         node_at(node, ("grad",)).place, "remove `grad`, or make it f32")
+                self.say(
+                    f"param `{name}` of dtype {keys.dtype} cannot take a gradient",
+                    node_at(node, ("grad",)).place,
+                    "remove `grad`, or make it f32",
+                )
             found[name] = Param(name, keys.dtype, tuple(keys.shape), keys.grad)
         return found
 
@@ -185,8 +191,11 @@ class _Reader:
             node, key = self._entry("define", signature)
             match = _SIGNATURE.fullmatch(signature)
             if match is None:
-                self.say(f"`{shorten(signature)}`: expected a macro's name, with arguments in parentheses if it has any",
-                         key.place, "write for example `near(w)`")
+                self.say(
+                    f"`{shorten(signature)}`: expected a macro's name, with arguments in parentheses if it has any",
+                    key.place,
+                    "write for example `near(w)`",
+                )
                 continue
             name, listed = match.groups()
             problem = names.identifier_problem(name, names.MAX_INNER_NAME)
@@ -267,13 +276,15 @@ class _Reader:
                 if wrong:
                     self.founds.append(wrong)
 
-    def _matrix(self, loc: tuple[str | int, ...], axes: dict[str, list[Any]], own: dict[str, Value],
-                broken: set[str]) -> dict[str, tuple[Value, ...]]:
+    def _matrix(
+        self, loc: tuple[str | int, ...], axes: dict[str, list[Any]], own: dict[str, Value], broken: set[str]
+    ) -> dict[str, tuple[Value, ...]]:
         found: dict[str, tuple[Value, ...]] = {}
         for axis in axes:
             node = node_at(self.root, (*loc, "matrix", axis))
             holder = node_at(self.root, (*loc, "matrix"))
-            assert isinstance(node, SequenceNode) and isinstance(holder, Mapping)
+            assert isinstance(node, SequenceNode)
+            assert isinstance(holder, Mapping)
             place = holder.keys[axis].place
             if axis in own:
                 self.say(f"`{axis}` stands both in the matrix and in the variant", place, "remove one of them")
@@ -309,8 +320,13 @@ class _Reader:
         for item in node.items:
             value = _value(item)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                self.say(f"`{axis}` in a matrix: expected a number, found {describe(item)}", item.place, None, axis,
-                         variant_keys())
+                self.say(
+                    f"`{axis}` in a matrix: expected a number, found {describe(item)}",
+                    item.place,
+                    None,
+                    axis,
+                    variant_keys(),
+                )
                 return False
         return True
 

@@ -129,7 +129,7 @@ Axis = Annotated[list[Any], Rule(_check_axis, _AXIS)]
 
 
 def listed(words: Sequence[str]) -> str:
-    """"a, b or c"."""
+    """ "a, b or c"."""
     return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
@@ -186,9 +186,7 @@ class VariantKeys(Level):
     head_dim: Width | None = _key(
         "Width of a query and of a key. Needed in every variant, here or in its matrix.", 64, 128
     )
-    value_dim: Width | None = _key(
-        "Width of a value and of the output.", 128, shown="head_dim"
-    )
+    value_dim: Width | None = _key("Width of a value and of the output.", 128, shown="head_dim")
     dtype: Dtype | None = _key("Element type of q, k, v and o.", "bf16", "f32", shown="bf16")
     layout: Annotated[str, _choice("bshd", "bhsd")] | None = _key(
         "Order of dims of q, k, v and o: batch, sequence, head, dim. Any strides are accepted at the call.",
@@ -230,9 +228,7 @@ class VariantKeys(Level):
     nonfinite: Annotated[str, _choice("contain", "fast")] | None = _key(
         "contain: a NaN or Inf in K or V reaches only the rows whose mask admits that key.", "contain", shown="contain"
     )
-    tiles: TileKeys | None = _key(
-        "Tile sizes you insist on.", {"q": 64, "kv": 128}, shown="the planner's choice"
-    )
+    tiles: TileKeys | None = _key("Tile sizes you insist on.", {"q": 64, "kv": 128}, shown="the planner's choice")
     lengths: Annotated[str, _choice("dense", "varlen")] | None = _key(
         "dense: one length for the whole batch. varlen: sequences packed one behind the other.", "dense", shown="dense"
     )
@@ -343,5 +339,3 @@ def _tidied(node: Any) -> Any:
         del tidy["anyOf"]
         tidy = {**choices[0], **tidy}
     return tidy
-
-

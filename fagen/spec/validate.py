@@ -88,7 +88,9 @@ def validate_value(level: type[BaseModel], key: str, node: Node, where: str) -> 
     try:
         return getattr(level.model_validate({key: to_python(node)}), key), []
     except ValidationError as error:
-        return None, [_expected(mistake, node, where) for mistake in error.errors(include_url=False, include_input=False)]
+        return None, [
+            _expected(mistake, node, where) for mistake in error.errors(include_url=False, include_input=False)
+        ]
 
 
 def node_at(root: Node, loc: Loc) -> Node:
@@ -144,7 +146,9 @@ def _unknown_key(root: Mapping, loc: Loc) -> Found:
     message = f"unknown key `{shorten(key)}`{_of(loc[:-1])}"
     if holder.in_braces and isinstance(value, Scalar) and value.is_empty and not key.isidentifier():
         return Found(message, written.place, "inside braces a comma ends a value: quote the expression")
-    elsewhere = [name for name, level in LEVELS.items() if key in level.model_fields and set(level.model_fields) != set(known)]
+    elsewhere = [
+        name for name, level in LEVELS.items() if key in level.model_fields and set(level.model_fields) != set(known)
+    ]
     hint = None
     if elsewhere and key not in known:
         place = "at the top level" if elsewhere[0] == "top level" else f"under `{elsewhere[0]}`"
@@ -159,7 +163,7 @@ def _known_keys(loc: Loc) -> tuple[str, ...]:
 
 
 def _of(loc: Loc) -> str:
-    """" in `tiles`", or nothing at the top and in a variant, where the place says enough."""
+    """ " in `tiles`", or nothing at the top and in a variant, where the place says enough."""
     names = [part for part in loc if isinstance(part, str) and part != "variants"]
     return f" in `{'.'.join(names)}`" if names else ""
 
@@ -179,7 +183,9 @@ def _empty_values(root: Mapping) -> Iterable[Found]:
         elif isinstance(node, Mapping):
             for key, value in node.entries.items():
                 if isinstance(value, Scalar) and value.is_empty and (key.isidentifier() or not node.in_braces):
-                    yield Found(f"`{shorten(key)}` has no value", node.keys[key].place, "write a value, or remove the key")
+                    yield Found(
+                        f"`{shorten(key)}` has no value", node.keys[key].place, "write a value, or remove the key"
+                    )
                 todo.append(value)
 
 
