@@ -36,7 +36,6 @@ from .nodes import (
 )
 from .parse import RESERVED, parse
 from .unparse import unparse
-from .value import value
 
 __all__ = [
     "BUILT_INS",
@@ -66,7 +65,6 @@ __all__ = [
     "parse",
     "reads",
     "unparse",
-    "value",
     "walk",
     "with_children",
 ]

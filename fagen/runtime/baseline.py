@@ -1,0 +1,36 @@
+"""The baseline: what rounding alone costs, against which a kernel's error is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from .arguments import arguments
+from .reference import attend
+from .variant import Variant
+
+_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def baseline(
+    variant: Variant,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    sink: Tensor | None = None,
+    params: Mapping[str, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(o, lse) as :func:`reference` takes and gives them, computed in the variant's dtype as a good kernel would.
+
+    Scores and softmax are float32; probabilities, and in the gradients those of the scores, are rounded to the
+    variant's dtype; products are of numbers in that dtype, accumulated in float32; o is rounded to it, lse is float32.
+    A gradient has its tensor's dtype: pass q, k and v in the variant's to have theirs rounded as a kernel's are.
+    """
+    unit = _DTYPES[variant.dtype]
+    checked = arguments(variant, q, k, v, scale, sink, params or {}, torch.float32, unit)
+    o, lse = attend(variant, checked, torch.float32, unit)
+    return o.to(unit), lse
