@@ -57,11 +57,11 @@ def mask_matrix(
     extents = {"B": B, "H": H, "Hk": H if Hk is None else Hk, "Sq": Sq, "Skv": Skv}
     inputs = run_time_inputs(variant, params, extents, torch.float64)
     device = next(iter(inputs.values())).device if inputs else torch.device("cpu")
-    mask, _ = _trees(variant)
+    mask, _ = trees(variant)
     if mask is None:
         return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
     b, h, i = (torch.arange(extents[extent], device=device) for extent in ("B", "H", "Sq"))
-    names = _names(variant, extents, b[:, None, None, None], h[:, None, None], i[:, None])
+    names = names_of(variant, extents, b[:, None, None, None], h[:, None, None], i[:, None])
     result = Evaluator(names, inputs, torch.float64)(mask)
     return result.reshape((1,) * (4 - result.ndim) + tuple(result.shape))
 
@@ -107,9 +107,9 @@ def _block(
     unit: torch.dtype | None,
 ) -> tuple[Tensor, Tensor]:
     """(o, lse) of rows ``i`` of the batches and heads numbered ``head`` = b * H + h."""
-    mask, score = _trees(variant)
+    mask, score = trees(variant)
     heads = args.extents["H"]
-    names = _names(variant, args.extents, (head // heads)[:, None, None], (head % heads)[:, None, None], i[:, None])
+    names = names_of(variant, args.extents, (head // heads)[:, None, None], (head % heads)[:, None, None], i[:, None])
     allowed = None if mask is None else Evaluator(names, args.params, dtype)(mask)
     if allowed is not None:
         allowed = allowed.expand(q.shape[0], q.shape[1], k.shape[1])
@@ -140,7 +140,7 @@ def _softmax(x: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
     return weights / total, lse.squeeze(-1)
 
 
-def _names(variant: Variant, extents: Mapping[str, int], b: Tensor, h: Tensor, i: Tensor) -> dict[str, Tensor]:
+def names_of(variant: Variant, extents: Mapping[str, int], b: Tensor, h: Tensor, i: Tensor) -> dict[str, Tensor]:
     """What the names of expressions stand for."""
     q_len, kv_len = extents["Sq"], extents["Skv"]
     j = torch.arange(kv_len, device=i.device)
@@ -157,7 +157,7 @@ def _names(variant: Variant, extents: Mapping[str, int], b: Tensor, h: Tensor, i
     }
 
 
-def _trees(variant: Variant) -> tuple[Node | None, Node | None]:
+def trees(variant: Variant) -> tuple[Node | None, Node | None]:
     mask, score = (None if part is None else part.resolved for part in (variant.mask, variant.score))
     return _parsed(mask, variant.params, "mask"), _parsed(score, variant.params, "score")
 
