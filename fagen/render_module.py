@@ -1,0 +1,234 @@
+"""The files of a published module that are rendered: its host unit, its Python front and the types of that front.
+
+Everything a template prints is decided here; the templates only lay it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jinja2
+
+from .resources import templates_dir
+from .runtime.shapes import argument_names, gradient_params, shape_of, tensor_shape
+from .runtime.variant import Param, Variant
+
+# How the host unit is compiled and linked, besides `-I` for torch's include/ and fagen's templates/include/ and `-L`
+# for torch's lib/. No rpath: torch is in the process before the library is loaded.
+HOST_FLAGS = (
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-DTORCH_TARGET_VERSION=0x020a000000000000",
+)
+LINK_FLAGS = ("-shared", "-ltorch_cpu", "-lc10")
+
+# Names in a module that its variants may not take.
+RESERVED_NAMES = frozenset({"attention", "check", "runtime", "sources", "tile_counts", "variants"})
+
+_EXTENTS = {"B": "kB", "H": "kH", "Hk": "kHk", "Sq": "kSq", "Skv": "kSkv", "n": "kAny"}
+_CPP_DTYPES = {"bool": "boolean"}
+_TORCH_DTYPES = {
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "i32": "int32",
+    "i64": "int64",
+    "bool": "bool",
+}
+
+
+@dataclass(frozen=True)
+class _ParamText:
+    """A param as the templates print it: C++ first, then Python."""
+
+    name: str
+    dtype: str
+    grad: str
+    rank: int
+    extents: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class _VariantText:
+    """A variant as the templates print it: C++ first, then Python."""
+
+    name: str
+    dtype: str
+    head_dim: int
+    value_dim: int
+    heads_first: str
+    sink: str
+    backward: bool
+    params: tuple[_ParamText, ...]
+    params_table: str
+    schemas: tuple[str, ...]
+    summary: str
+    arguments: tuple[str, ...]
+    tensors: str
+    docs: tuple[str, ...]
+    gradient: str
+
+
+@dataclass(frozen=True)
+class _ModuleText:
+    name: str
+    namespace: str
+    spec_file: str
+    features: tuple[str, ...]
+
+
+def render_module(
+    name: str,
+    variants: Sequence[Variant],
+    *,
+    namespace: str,
+    features: Sequence[str] = (),
+    spec_file: str = "",
+) -> dict[str, str]:
+    """File name to text: ``binding.cpp``, ``__init__.py``, ``__init__.pyi``, ``__main__.py`` and ``py.typed``.
+
+    ``namespace`` is where torch finds the ops (``torch.ops.<namespace>``) and must name this build alone;
+    ``features`` are the CPU features that any of the kernels needs, as ``__builtin_cpu_supports`` calls them;
+    ``spec_file`` is the spec's file name, for comments. The Python files expect fagen/runtime/ beside them as runtime/.
+    """
+    context = {
+        "module": _ModuleText(name, namespace, _printable(spec_file or f"{name}.yaml"), tuple(features)),
+        "variants": [_variant_text(variant) for variant in variants],
+    }
+    environment = _environment()
+    files = {
+        file: environment.get_template(f"module/{file}.j2").render(context)
+        for file in ("binding.cpp", "__init__.py", "__init__.pyi", "__main__.py")
+    }
+    return {**files, "py.typed": ""}
+
+
+def schemas(variant: Variant) -> tuple[str, ...]:
+    """The torch schemas of a variant's ops, without a namespace."""
+    extra = "".join(f", Tensor {argument}" for argument in argument_names(variant))
+    name = variant.name
+    ops = [
+        f"{name}_forward(Tensor q, Tensor k, Tensor v{extra}, float scale) -> (Tensor o, Tensor lse)",
+        f"{name}_forward_out(Tensor q, Tensor k, Tensor v{extra}, float scale, Tensor(a!) out) -> Tensor",
+        f"{name}_tile_counts(Tensor q, Tensor k{_param_arguments(variant)}) -> Tensor",
+    ]
+    if variant.backward:
+        results = ["dq", "dk", "dv"] + ["d_sink"] * variant.sink + [f"d_{p.name}" for p in gradient_params(variant)]
+        ops.append(
+            f"{name}_backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse{extra}, "
+            f"float scale, int needs) -> ({', '.join(f'Tensor {result}' for result in results)})"
+        )
+    return tuple(ops)
+
+
+def _param_arguments(variant: Variant) -> str:
+    names = argument_names(variant)[1 if variant.sink else 0 :]
+    return "".join(f", Tensor {name}" for name in names)
+
+
+def _variant_text(variant: Variant) -> _VariantText:
+    params = tuple(_param_text(param) for param in variant.params)
+    arguments = ("sink",) * variant.sink + tuple(param.name for param in variant.params)
+    return _VariantText(
+        name=variant.name,
+        dtype=variant.dtype,
+        head_dim=variant.head_dim,
+        value_dim=variant.value_dim,
+        heads_first=_truth(variant.layout == "bhsd"),
+        sink=_truth(variant.sink),
+        backward=variant.backward,
+        params=params,
+        params_table=f"k_{variant.name}_params" if params else "nullptr",
+        schemas=schemas(variant),
+        summary=_summary(variant),
+        arguments=arguments,
+        tensors=f"({', '.join(arguments)}{',' * (len(arguments) == 1)})",
+        docs=_docs(variant, params),
+        gradient=_gradient(variant),
+    )
+
+
+def _param_text(param: Param) -> _ParamText:
+    extents = [_EXTENTS[extent] if isinstance(extent, str) else str(extent) for extent in param.shape]
+    grad = "differentiable" if param.grad else "no gradient"
+    return _ParamText(
+        name=param.name,
+        dtype=_CPP_DTYPES.get(param.dtype, param.dtype),
+        grad=_truth(param.grad),
+        rank=len(param.shape),
+        extents=", ".join(extents),
+        doc=f"{shape_of(param)} torch.{_TORCH_DTYPES[param.dtype]}; {grad}",
+    )
+
+
+def _summary(variant: Variant) -> str:
+    parts = [f"head_dim {variant.head_dim}"]
+    if variant.value_dim != variant.head_dim:
+        parts.append(f"value_dim {variant.value_dim}")
+    parts.append(f"torch.{_TORCH_DTYPES[variant.dtype]}")
+    for what in ("mask", "score"):
+        expression = getattr(variant, what)
+        if expression is not None:
+            parts.append(f"{what} ``{_printable(expression.text)}``")
+    if variant.sink:
+        parts.append("a sink")
+    return ", ".join(parts)
+
+
+def _docs(variant: Variant, params: tuple[_ParamText, ...]) -> tuple[str, ...]:
+    dtype = f"torch.{_TORCH_DTYPES[variant.dtype]}"
+    scale = "1/sqrt(head_dim)" if variant.scale is None else repr(variant.scale)
+    lines = [
+        f"q: {tensor_shape(variant, 'q')} {dtype}, any strides",
+        f"k: {tensor_shape(variant, 'k')} {dtype}; H a multiple of Hk",
+        f"v: {tensor_shape(variant, 'v')} {dtype}",
+    ]
+    if variant.sink:
+        lines.append("sink: [H] torch.float32, natural-log units, unscaled; differentiable")
+    lines += [f"{param.name}: {param.doc}" for param in params]
+    lines += [
+        f"scale: what q . k is multiplied by, in natural-log units; None means {scale}",
+        "return_lse: also return lse, [B, H, Sq] torch.float32, natural log; -inf for a row without keys",
+        f"out: where to write o: {tensor_shape(variant, 'o')} {dtype}, any strides; no gradient then",
+    ]
+    return tuple(lines)
+
+
+def _gradient(variant: Variant) -> str:
+    if not variant.backward:
+        return "Built without backward: an argument that requires grad is a ValueError."
+    return "Differentiable once in every floating argument but those marked; lse too."
+
+
+def _printable(text: str) -> str:
+    """Text from a user, fit for a comment or a docstring of any language: one line of plain characters."""
+    plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
+    return plain.replace("\\", "/").replace('"', "'")
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates_dir()),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_refuse_truth_and_none,
+    )
+    return environment
+
+
+def _refuse_truth_and_none(value: object) -> object:
+    if value is None or isinstance(value, bool):
+        raise TypeError(f"a template prints {value!r}")
+    return value

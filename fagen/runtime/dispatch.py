@@ -1,0 +1,236 @@
+"""Picks the variant that computes what a call of ``attention`` asks for, or says what to add to the spec."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .fakes import DTYPES
+from .language import LanguageError, canonical, parse, unparse
+from .suggest import describe, nearest, spec_entry
+from .variant import Expression, Param, Variant
+
+if TYPE_CHECKING:
+    from .module import Module
+
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a call asks for, in so far as it decides the variant. Hashable: the choice is made once for each.
+
+    ``mask`` and ``score`` are the caller's texts, ``params`` what is known of the run-time inputs passed.
+    """
+
+    mask: str | None
+    score: str | None
+    head_dim: int
+    value_dim: int
+    dtype: str
+    device: str
+    sink: bool
+    params: tuple[Param, ...]
+    layout: str | None
+    backward: bool
+
+
+class Dispatcher:
+    """``attention`` of one module."""
+
+    def __init__(self, module: Module):
+        self._module = module
+        self._declared = {param.name: param for variant in module.variants() for param in variant.params}
+        self._canonical: dict[str, tuple[str | None, str | None]] = {}
+        self._chosen: dict[tuple[Any, ...], str | None] = {}
+        self._warned: set[Request] = set()
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: str | None,
+        score: str | None,
+        params: Mapping[str, Tensor],
+        *,
+        scale: float | None,
+        sink: Tensor | None,
+        return_lse: bool,
+        out: Tensor | None,
+        layout: str | None,
+        fallback: str | None,
+    ) -> Any:
+        if fallback not in (None, "reference"):
+            raise ValueError(f"attention: fallback: expected None or 'reference', found {fallback!r}")
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
+        tensors = (q, k, v, *params.values()) if sink is None else (q, k, v, sink, *params.values())
+        backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        shapes = tuple((name, p.dtype, p.dim()) for name, p in params.items())
+        key = (mask, score, q.shape[-1], v.shape[-1], dtype, q.device.type, sink is not None, shapes, layout, backward)
+        name = self.choose(*key)
+        if name is None:
+            request = self._request(*key)
+            if fallback is None:
+                raise ValueError(self._refusal(request))
+            return self._fall_back(request, q, k, v, params, scale, sink, return_lse, out)
+        kernel = self._module.kernels[name]
+        rest = (*(() if sink is None else (sink,)), *(params[param.name] for param in kernel.variant.params))
+        return kernel._run(q, k, v, rest, scale, return_lse, out)
+
+    def choose(self, *key: Any) -> str | None:
+        """The name of the one variant that does what ``key`` asks; None where there is none."""
+        if key not in self._chosen:
+            self._chosen[key] = self._search(self._request(*key))
+        return self._chosen[key]
+
+    # What torch.compiler.assume_constant_result does, without importing the compiler for it (2 s): the search runs
+    # while a graph is traced, and the graph holds its answer.
+    choose._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def _request(
+        self,
+        mask: str | None,
+        score: str | None,
+        head_dim: int,
+        value_dim: int,
+        dtype: torch.dtype,
+        device: str,
+        sink: bool,
+        shapes: tuple[tuple[str, torch.dtype, int], ...],
+        layout: str | None,
+        backward: bool,
+    ) -> Request:
+        params = tuple(
+            self._declared.get(name) or Param(name, _DTYPE_NAMES.get(kind, str(kind)), ("n",) * rank)
+            for name, kind, rank in shapes
+        )
+        kind = _DTYPE_NAMES.get(dtype, str(dtype))
+        return Request(mask, score, head_dim, value_dim, kind, device, sink, params, layout, backward)
+
+    def _search(self, request: Request) -> str | None:
+        wanted = self._meaning(request)
+        found = [variant for variant in self._module.variants() if not self._differences(request, wanted, variant)]
+        if len(found) > 1:
+            names = ", ".join(variant.name for variant in found)
+            hint = "pass layout=" if len({variant.layout for variant in found}) > 1 else "call the one you mean by name"
+            raise ValueError(f"attention: {len(found)} variants of {self._module.name} do this: {names}; {hint}")
+        return found[0].name if found else None
+
+    def _meaning(self, request: Request) -> tuple[str | None, str | None]:
+        params = {param.name: param for param in request.params}
+        return (_canonical(request.mask, params, "mask"), _canonical(request.score, params, "score"))
+
+    def _meaning_of(self, variant: Variant) -> tuple[str | None, str | None]:
+        if variant.name not in self._canonical:
+            params = {param.name: param for param in variant.params}
+            mask = variant.mask.resolved if variant.mask else None
+            score = variant.score.resolved if variant.score else None
+            self._canonical[variant.name] = (_canonical(mask, params, "mask"), _canonical(score, params, "score"))
+        return self._canonical[variant.name]
+
+    def _differences(self, request: Request, wanted: tuple[str | None, str | None], variant: Variant) -> list[str]:
+        """Why ``variant`` does not do what ``request`` asks; empty where it does."""
+        mask, score = self._meaning_of(variant)
+        pairs = [
+            ("head_dim", request.head_dim, variant.head_dim),
+            ("value_dim", request.value_dim, variant.value_dim),
+            ("dtype", request.dtype, variant.dtype),
+            ("device", request.device, self._module.manifest["target"]),
+            ("sink", request.sink, variant.sink),
+            ("params", {param.name for param in request.params}, {param.name for param in variant.params}),
+        ]
+        if request.layout is not None:
+            pairs.append(("layout", request.layout, variant.layout))
+        differences = [what for what, asked, there in pairs if asked != there]
+        if wanted[0] != mask:
+            differences.append("mask")
+        if wanted[1] != score:
+            differences.append("score")
+        if request.backward and not variant.backward:
+            differences.append("backward")
+        return differences
+
+    def _refusal(self, request: Request) -> str:
+        wanted = self._meaning(request)
+        variants = self._module.variants()
+        lines = [f"attention: no variant of {self._module.name} computes {describe(request)}"]
+        if request.device != self._module.manifest["target"]:
+            lines.append(
+                f"the module is built for {self._module.manifest['target']}, the tensors are on {request.device}"
+            )
+        elif request.dtype not in ("f32", "bf16", "f16"):
+            lines.append("q, k and v may be torch.float32, torch.bfloat16 or torch.float16")
+        else:
+            declared = frozenset(self._declared)
+            lines.append(f"add to {self._module.spec_file} and build again:")
+            lines += spec_entry(request, {variant.name for variant in variants}, declared)
+        near = nearest([(variant, self._differences(request, wanted, variant)) for variant in variants])
+        return "\n  ".join([*lines, *near, 'or pass fallback="reference" to compute it slowly in plain torch'])
+
+    def _fall_back(
+        self,
+        request: Request,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        params: Mapping[str, Tensor],
+        scale: float | None,
+        sink: Tensor | None,
+        return_lse: bool,
+        out: Tensor | None,
+    ) -> Any:
+        from .reference import reference
+
+        if request not in self._warned:
+            self._warned.add(request)
+            warnings.warn(
+                f"attention: no variant of {self._module.name} computes {describe(request)}; "
+                "falling back on the reference, in plain torch and O(Sq * Skv) memory",
+                stacklevel=4,
+            )
+        named = {param.name: param for param in request.params}
+        variant = Variant(
+            name="attention",
+            head_dim=request.head_dim,
+            value_dim=request.value_dim,
+            layout=request.layout or "bshd",
+            mask=_expression(request.mask, named, "mask"),
+            score=_expression(request.score, named, "score"),
+            sink=request.sink,
+            params=request.params,
+        )
+        o, lse = reference(variant, q, k, v, scale=scale, sink=sink, params=dict(params), dtype=torch.float64)
+        o = o.to(DTYPES.get(request.dtype, q.dtype))
+        if out is not None:
+            o = out.copy_(o)
+        return (o, lse.to(torch.float32)) if return_lse else o
+
+
+def _parsed(text: str, params: Mapping[str, Param], what: str) -> Any:
+    try:
+        return parse(text, params=params, expect=what)
+    except LanguageError as error:
+        mark = " " * error.start + "^" * max(1, error.end - error.start)
+        hint = f"\n  hint: {error.hint}" if error.hint else ""
+        raise ValueError(f"attention: {what}: {error.message}\n  {text}\n  {mark}{hint}") from None
+
+
+def _canonical(text: str | None, params: Mapping[str, Param], what: str) -> str | None:
+    """What an expression means, as a text that is equal for equal meanings; None for one that changes nothing."""
+    if text is None:
+        return None
+    meaning = canonical(_parsed(text, params, what))
+    return None if meaning == _NEUTRAL[what] else meaning
+
+
+def _expression(text: str | None, params: Mapping[str, Param], what: str) -> Expression | None:
+    return None if text is None else Expression(text, unparse(_parsed(text, params, what)))
+
+
+_NEUTRAL = {"mask": "True", "score": "s"}

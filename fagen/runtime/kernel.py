@@ -1,0 +1,168 @@
+"""A variant as its users hold it: a callable that knows what it computes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from . import formula, transforms
+from .failures import explain, forward_mode, no_backward, no_gradient, no_out_gradient
+from .fakes import DTYPES
+from .folding import foldable
+from .variant import Variant
+
+if TYPE_CHECKING:
+    from .module import Module
+
+
+class Kernel:
+    """One variant. A rendered module subclasses it with the variant's own signature.
+
+    ``variant`` is what it computes, ``spec_line`` where its spec says so (``cpu.yaml:12``).
+    """
+
+    def __init__(self, module: Module, name: str):
+        self.name = name
+        self.variant: Variant = module.variant(name)
+        self.spec_file = module.spec_file
+        self.spec_line = f"{module.spec_file}:{self.variant.line}"
+        self.ops = module.ops[name]
+        self.scale = self.variant.head_dim**-0.5 if self.variant.scale is None else self.variant.scale
+        self.formula = None if self.ops.backward is None else formula.Formula(self.variant, self.ops.backward)
+        self.arguments = ("sink",) * self.variant.sink + tuple(param.name for param in self.variant.params)
+        # Places among the tensors after v that have no gradient.
+        self._constants = tuple(self.variant.sink + i for i, param in enumerate(self.variant.params) if not param.grad)
+        # Which of them have the batch as their first dim.
+        self.batch_like = (False,) * self.variant.sink + tuple(
+            param.shape[:1] == ("B",) for param in self.variant.params
+        )
+        self.foldable = foldable(self.variant)
+        self._dtype = DTYPES[self.variant.dtype]
+        module.add(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{self.name}, {self.spec_line}>"
+
+    def __reduce__(self) -> str:
+        return self.name  # pickled and copied as the name it has in its module
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, rest: tuple[Tensor, ...], scale: float) -> Any:
+        """(o, lse) straight from the kernel, below autograd."""
+        if torch.compiler.is_compiling():
+            return self.ops.forward(q, k, v, *rest, scale)
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.ops.forward(q, k, v, *rest, scale)
+
+    def _run(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rest: tuple[Tensor, ...],
+        scale: float | None,
+        return_lse: bool,
+        out: Tensor | None,
+    ) -> Any:
+        scale = self.scale if scale is None else float(scale)
+        if torch.compiler.is_compiling():
+            return self._trace(q, k, v, rest, scale, return_lse, out)
+        try:
+            if torch._C._is_any_autocast_enabled():
+                q, k, v = self._cast(q, k, v)
+            wants_grad = torch.is_grad_enabled() and self._requires_grad(q, k, v, rest)
+            if out is not None:
+                lse = self._write(q, k, v, rest, scale, out, wants_grad)
+                return (out, lse) if return_lse else out
+            if torch._C._are_functorch_transforms_active():
+                o, lse = transforms.Forward.apply(self, scale, q, k, v, *rest)
+            else:
+                if forward_ad._current_level >= 0:
+                    self._refuse_duals(q, k, v, *rest)
+                if wants_grad:
+                    o, lse = formula.Eager.apply(self, scale, q, k, v, *rest)
+                else:
+                    with torch._C._AutoDispatchBelowAutograd():
+                        o, lse = self.ops.forward(q, k, v, *rest, scale)
+        except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError) as error:
+            better = explain(error, self.name, zip(("q", "k", "v", *self.arguments), (q, k, v, *rest), strict=True))
+            if better is error:
+                raise
+            raise better from None
+        return (o, lse) if return_lse else o
+
+    def _trace(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rest: tuple[Tensor, ...],
+        scale: float,
+        return_lse: bool,
+        out: Tensor | None,
+    ) -> Any:
+        """The call as torch.compile and torch.export see it: the op itself, its formula registered with torch."""
+        if torch.is_autocast_enabled("cpu"):
+            q, k, v = self._cast(q, k, v)
+        wants_grad = torch.is_grad_enabled() and self._requires_grad(q, k, v, rest)
+        if out is not None:
+            lse = self._write(q, k, v, rest, scale, out, wants_grad)
+            return (out, lse) if return_lse else out
+        if forward_ad._current_level >= 0:
+            self._refuse_duals(q, k, v, *rest)
+        if torch._C._are_functorch_transforms_active():
+            o, lse = transforms.Forward.apply(self, scale, q, k, v, *rest)
+        else:
+            o, lse = self.ops.forward(q, k, v, *rest, scale)
+        return (o, lse) if return_lse else o
+
+    def _write(
+        self, q: Tensor, k: Tensor, v: Tensor, rest: tuple[Tensor, ...], scale: float, out: Tensor, wants_grad: bool
+    ) -> Tensor:
+        if wants_grad:
+            raise no_out_gradient(self.variant)
+        return self.ops.forward_out(q, k, v, *rest, scale, out)
+
+    def _requires_grad(self, q: Tensor, k: Tensor, v: Tensor, rest: tuple[Tensor, ...]) -> bool:
+        """Whether a gradient is wanted of any argument; an error where there is none to have."""
+        wanted = q.requires_grad or k.requires_grad or v.requires_grad
+        if rest:
+            for place in self._constants:
+                if rest[place].requires_grad:
+                    raise no_gradient(self.variant, self.arguments[place], self.spec_file)
+            wanted = wanted or any(tensor.requires_grad for tensor in rest)
+        if wanted and self.formula is None:
+            raise no_backward(self.variant, self.spec_file)
+        return wanted
+
+    def _cast(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Autocast: q, k and v in the variant's dtype, which the caller chose by name. Params stay as they are."""
+        if not torch.is_autocast_enabled("cpu"):
+            return q, k, v
+        return q.to(self._dtype), k.to(self._dtype), v.to(self._dtype)
+
+    def _refuse_duals(self, *tensors: Tensor) -> None:
+        # Seen through torch.compile no tensor has a tangent; after this error the compiler calls again without it.
+        if torch.compiler.is_compiling() or any(
+            forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
+        ):
+            raise forward_mode(self.name)
+
+    def _refer(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rest: tuple[Tensor, ...],
+        scale: float | None,
+        return_lse: bool,
+        dtype: torch.dtype,
+    ) -> Any:
+        from .reference import reference
+
+        named = dict(zip(self.arguments, rest, strict=True))
+        sink = named.pop("sink") if self.variant.sink else None
+        o, lse = reference(self.variant, q, k, v, scale=scale, sink=sink, params=named, dtype=dtype)
+        return (o, lse) if return_lse else o

@@ -1,0 +1,81 @@
+"""Loads a module's library once a process, and refuses one that this machine cannot run."""
+
+from __future__ import annotations
+
+import platform
+import re
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# Kept on torch.ops, the one place a process has, however many names or copies of a module it imports.
+_LOADED = vars(torch.ops).setdefault("_fagen_loaded", (threading.Lock(), {}))
+
+
+def load(folder: Path, manifest: Mapping[str, Any], register: Callable[[torch.library.Library], Any]) -> Any:
+    """Load the library of the module in ``folder`` and return what ``register`` made of its namespace.
+
+    A namespace that is loaded already, also through another copy of the folder, is left as it is, and what was made
+    of it then comes back: a namespace names one build. ``ImportError`` says why a library cannot be loaded.
+    """
+    require_torch(manifest)
+    require_cpu(manifest)
+    lock, loaded = _LOADED
+    namespace = manifest["namespace"]
+    with lock:
+        if namespace not in loaded:
+            path = folder / manifest["library"]
+            try:
+                torch.ops.load_library(str(path))
+            except OSError as error:
+                raise ImportError(f"fagen module {manifest['name']}: cannot load {path}: {error}") from error
+            fragment = torch.library.Library(namespace, "FRAGMENT")
+            loaded[namespace] = (fragment, register(fragment))
+        return loaded[namespace][1]
+
+
+def require_torch(manifest: Mapping[str, Any]) -> None:
+    """``ImportError`` where torch is older than the library's ABI."""
+    wanted = manifest["torch"].removeprefix(">=")
+    if _version(torch.__version__) < _version(wanted):
+        raise ImportError(f"fagen module {manifest['name']} needs torch {wanted} or newer, found {torch.__version__}")
+
+
+def require_cpu(manifest: Mapping[str, Any]) -> None:
+    """``ImportError`` where the CPU lacks an instruction set that the kernels were compiled for."""
+    needed = manifest["isa"]["features"]
+    if not needed:
+        return
+    present = cpu_features()
+    missing = [feature for feature in needed if _plain(feature) not in present] if present is not None else []
+    if missing:
+        raise ImportError(
+            f"fagen module {manifest['name']} was built for a CPU with {', '.join(needed)} (isa: "
+            f"{manifest['isa']['name']}), and this one ({platform.machine()}) lacks {', '.join(missing)}: build it "
+            f"here, or with a lower isa: in {manifest['spec']['file']}"
+        )
+
+
+def cpu_features(path: Path = Path("/proc/cpuinfo")) -> frozenset[str] | None:
+    """The CPU's features in plain spelling (``avx512bf16``), or None where the system does not list them.
+
+    Where it does not, the library's own check, made before it first runs a kernel, still stands.
+    """
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return None
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(_plain(word) for word in line[1].split()) if line else None
+
+
+def _plain(feature: str) -> str:
+    """`avx512_bf16` and `avx512bf16`, `sse4.2` and `sse4_2` are the same."""
+    return re.sub(r"[^a-z0-9]", "", feature.lower())
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text.split("+")[0])[:2])

@@ -1,0 +1,116 @@
+"""A published module: its manifest, its variants by name, and what can be asked of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from . import library, ops
+from .dispatch import Dispatcher
+from .variant import Variant
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+
+@dataclass(frozen=True)
+class TileCounts:
+    """How a mask falls into score tiles, over batch and heads.
+
+    ``total`` tiles in the whole score matrix; ``full`` run without mask code, ``partial`` with it; ``empty`` of the
+    partial ones admit no pair, so they are run in vain. The rest, total - full - partial, are never visited.
+    """
+
+    total: int
+    full: int
+    partial: int
+    empty: int
+
+
+def _module_named(name: str) -> Module:
+    return importlib.import_module(name)._module
+
+
+class Module:
+    """What a rendered ``__init__.py`` is the front of. Loading it loads the library (ImportError says why not)."""
+
+    def __init__(self, name: str, folder: Path):
+        self.name = name
+        self.folder = folder
+        self.manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        self.spec_file: str = self.manifest["spec"]["file"]
+        self._variants = {
+            entry["variant"]["name"]: Variant.from_json(entry["variant"]) for entry in self.manifest["variants"]
+        }
+        self.ops: dict[str, ops.Ops] = library.load(folder, self.manifest, self._register)
+        self.kernels: dict[str, Kernel] = {}
+        self._dispatcher = Dispatcher(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _module_named, (self.name,)  # pickled and copied as what the package of that name loads
+
+    def _register(self, fragment: torch.library.Library) -> dict[str, ops.Ops]:
+        return {name: ops.register(fragment, variant) for name, variant in self._variants.items()}
+
+    def add(self, kernel: Kernel) -> None:
+        """Called by each kernel as it is made."""
+        self.kernels[kernel.name] = kernel
+
+    def variants(self) -> tuple[Variant, ...]:
+        """What the module can compute, in the order of its spec."""
+        return tuple(self._variants.values())
+
+    def variant(self, name: str) -> Variant:
+        """The variant called ``name``; ``ValueError`` names those there are."""
+        if name not in self._variants:
+            raise ValueError(f"no variant {name!r} in {self.name}; it has {', '.join(self._variants)}")
+        return self._variants[name]
+
+    def tile_counts(self, name: str, q: Tensor, k: Tensor, **params: Tensor) -> TileCounts:
+        """How the mask of variant ``name`` falls into tiles for these q, k and params."""
+        variant = self.variant(name)
+        wanted = [param.name for param in variant.params]
+        if set(params) != set(wanted):
+            raise TypeError(f"tile_counts({name!r}): expected params {wanted}, found {list(params)}")
+        counts = self.ops[name].tile_counts(q, k, *(params[param] for param in wanted))
+        return TileCounts(*counts.tolist())
+
+    def check(self, name: str, q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Any:
+        """Check variant ``name`` against the float64 reference on these tensors; see runtime/check."""
+        from .check import check_call
+
+        return check_call(self.kernels[self.variant(name).name], q, k, v, **arguments)
+
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: str | None = None,
+        score: str | None = None,
+        *,
+        scale: float | None = None,
+        sink: Tensor | None = None,
+        return_lse: bool = False,
+        out: Tensor | None = None,
+        layout: str | None = None,
+        fallback: str | None = None,
+        **params: Tensor,
+    ) -> Any:
+        """Attention by whichever variant computes it: same head dims, dtype, device, mask and score.
+
+        ``mask`` and ``score`` are expressions in the language of specs, compared by what they mean: "kv <= q" finds a
+        variant whose mask is `causal`. ``layout`` ("bshd" or "bhsd") is needed only where variants differ in nothing
+        else. No variant, or more than one, is a ``ValueError`` that says what to add or pass;
+        ``fallback="reference"`` computes the formula in plain torch instead, and warns once.
+        """
+        return self._dispatcher(
+            q, k, v, mask, score, params, scale=scale, sink=sink, return_lse=return_lse, out=out, layout=layout,
+            fallback=fallback,
+        )  # fmt: skip

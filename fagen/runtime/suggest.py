@@ -1,0 +1,80 @@
+"""The words of a refusal: what was asked, what to add to the spec, what comes nearest."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from .variant import Param, Variant
+
+if TYPE_CHECKING:
+    from .dispatch import Request
+
+_SHOWN = 3
+
+
+def describe(request: Request) -> str:
+    """`head_dim 96, f32, mask `causal``."""
+    parts = [f"head_dim {request.head_dim}"]
+    if request.value_dim != request.head_dim:
+        parts.append(f"value_dim {request.value_dim}")
+    parts.append(request.dtype)
+    parts += [
+        f"{what} `{text}`" for what, text in (("mask", request.mask), ("score", request.score)) if text is not None
+    ]
+    if request.mask is None and request.score is None:
+        parts.append("no mask, no score")
+    if request.sink:
+        parts.append("a sink")
+    if request.params:
+        parts.append(f"params {', '.join(param.name for param in request.params)}")
+    if request.layout:
+        parts.append(f"layout {request.layout}")
+    if request.backward:
+        parts.append("backward")
+    return ", ".join(parts)
+
+
+def spec_entry(request: Request, taken: set[str], declared: frozenset[str]) -> list[str]:
+    """The YAML to add, a line each; ``declared`` names the params the spec has."""
+    new = [param for param in request.params if param.name not in declared]
+    lines = ["params:", *(f"  {_param_line(param)}" for param in new)] if new else []
+    keys = [f"name: {_name(request, taken)}", f"head_dim: {request.head_dim}"]
+    if request.value_dim != request.head_dim:
+        keys.append(f"value_dim: {request.value_dim}")
+    keys.append(f"dtype: {request.dtype}")
+    keys += [f"{what}: {json.dumps(text)}" for what, text in (("mask", request.mask), ("score", request.score)) if text]
+    if request.sink:
+        keys.append("sink: true")
+    if request.layout:
+        keys.append(f"layout: {request.layout}")
+    if request.backward:
+        keys.append("backward: true")
+    return [*lines, "variants:", f"  - {{{', '.join(keys)}}}"]
+
+
+def nearest(candidates: list[tuple[Variant, list[str]]]) -> list[str]:
+    """The variants that differ least, a line each."""
+    ranked = sorted(candidates, key=lambda candidate: len(candidate[1]))[:_SHOWN]
+    return [
+        f"near: {variant.name} ({variant.head_dim}, {variant.dtype}"
+        f"{f', mask `{variant.mask.text}`' if variant.mask else ''}"
+        f"{f', score `{variant.score.text}`' if variant.score else ''}) differs in {', '.join(differences)}"
+        for variant, differences in ranked
+    ]
+
+
+def _param_line(param: Param) -> str:
+    shape = ", ".join(str(extent) for extent in param.shape)
+    return f"{param.name}: {{dtype: {param.dtype}, shape: [{shape}]}}"
+
+
+def _name(request: Request, taken: set[str]) -> str:
+    words = [text for text in (request.mask, request.score) if text is not None]
+    plain = [word for word in words if re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", word)]
+    stem = f"{plain[0] if plain else 'attention'}_d{request.head_dim}_{request.dtype}"
+    name, count = stem, 2
+    while name in taken:
+        name, count = f"{stem}_{count}", count + 1
+    return name

@@ -1,0 +1,202 @@
+// The ops of a module, as boxed functions: take the arguments off torch's stack, check them, fill the kernel's params,
+// run it, put the results back. One code for all variants, driven by their rows.
+#pragma once
+#include <fagen/host/arguments.h>
+#include <fagen/host/driver.h>
+
+#include <cstring>
+
+namespace fagen::host {
+namespace {
+
+constexpr int kMaxTensors = kMaxParams + 8;
+
+// Takes over the tensors of an op's stack, in order, and lets go of them at the end of the call, come what may.
+class Stack {
+ public:
+  explicit Stack(StableIValue* values) : values_(values) {}
+  Tensor tensor() { return Tensor(reinterpret_cast<AtenTensorHandle>(values_[next_++])); }
+
+  Tensor optional_tensor() {
+    auto* boxed = reinterpret_cast<StableIValue*>(values_[next_++]);
+    if (boxed == nullptr) return {};
+    Tensor held(reinterpret_cast<AtenTensorHandle>(*boxed));
+    delete boxed;  // torch allocates it for the callee to free
+    return held;
+  }
+
+  int64_t integer() { return static_cast<int64_t>(values_[next_++]); }
+
+  float real() {
+    double value;
+    std::memcpy(&value, &values_[next_++], sizeof(value));
+    return static_cast<float>(value);
+  }
+
+  void put(Tensor&& t) { values_[filled_++] = reinterpret_cast<StableIValue>(t.release()); }
+
+ private:
+  StableIValue* values_;
+  int next_ = 0, filled_ = 0;
+};
+
+inline void take_params(const VariantRow& variant, Stack& stack, Tensor* held) {
+  for (int32_t i = 0; i < variant.param_count; ++i) held[i] = stack.tensor();
+}
+
+// NAME_forward(q, k, v, [sink], [params], scale) -> (o, lse)
+// NAME_forward_out(q, k, v, [sink], [params], scale, out) -> lse
+inline void forward(const VariantRow& variant, StableIValue* values, bool into_out) {
+  Stack stack(values);
+  const Tensor q = stack.tensor(), k = stack.tensor(), v = stack.tensor();
+  Tensor sink = variant.sink ? stack.tensor() : Tensor();
+  Tensor params[kMaxParams];
+  take_params(variant, stack, params);
+  ForwardParams p{};
+  p.scale = stack.real();
+  Tensor o = into_out ? stack.tensor() : Tensor();
+
+  Arguments arguments(variant, into_out ? "_forward_out" : "_forward");
+  arguments.take_q_k(q, k);
+  const Shape& shape = p.shape = arguments.shape();
+  p.q = arguments.read(q, "q", shape.q_len, shape.heads, variant.head_dim);
+  p.k = arguments.read(k, "k", shape.kv_len, shape.kv_heads, variant.head_dim);
+  p.v = arguments.read(v, "v", shape.kv_len, shape.kv_heads, variant.value_dim);
+  if (variant.sink) {
+    arguments.check_sink(sink);
+    sink = std::move(sink).packed();
+    p.sink = static_cast<const float*>(sink.data_to_read());
+  }
+  for (int32_t i = 0; i < variant.param_count; ++i) p.params[i] = arguments.param(params[i], variant.params[i]);
+  if (into_out) {
+    p.o = arguments.view(o, "out", shape.q_len, shape.heads, variant.value_dim, o.data());
+    arguments.check_writable(o, "out");
+    arguments.check_apart(o, "out", q, "q");
+    arguments.check_apart(o, "out", k, "k");
+    arguments.check_apart(o, "out", v, "v");
+    if (variant.sink) arguments.check_apart(o, "out", sink, "sink");
+    for (int32_t i = 0; i < variant.param_count; ++i) {
+      arguments.check_apart(o, "out", params[i], variant.params[i].name);
+    }
+  } else {
+    o = arguments.make(shape.q_len, shape.heads, variant.value_dim, p.o);
+  }
+  const int64_t rows[3] = {shape.batch, shape.heads, shape.q_len};
+  Tensor lse = Tensor::empty(3, rows, Dtype::f32);
+  p.lse = static_cast<float*>(lse.data());
+
+  if (lse.numel() != 0) {
+    const Pool threads = pool();
+    p.pool = &threads;
+    const Workspace workspace(variant.cpu.forward_workspace(&p));
+    p.workspace = workspace.data();
+    variant.cpu.forward(&p);
+  }
+  if (!into_out) stack.put(std::move(o));
+  stack.put(std::move(lse));
+}
+
+// NAME_backward(d_o, d_lse?, q, k, v, o, lse, [sink], [params], scale, needs) -> (dq, dk, dv, [d_sink], [d_params])
+// Bit 0 of `needs` asks for d_sink, bit 1 + i for the gradient of param i; those not asked for come back empty.
+inline void backward(const VariantRow& variant, StableIValue* values) {
+  Stack stack(values);
+  const Tensor d_o = stack.tensor();
+  Tensor d_lse = stack.optional_tensor();
+  const Tensor q = stack.tensor(), k = stack.tensor(), v = stack.tensor(), o = stack.tensor();
+  Tensor lse = stack.tensor();
+  Tensor sink = variant.sink ? stack.tensor() : Tensor();
+  Tensor params[kMaxParams];
+  take_params(variant, stack, params);
+  BackwardParams p{};
+  p.scale = stack.real();
+  const int64_t needs = stack.integer();
+
+  Arguments arguments(variant, "_backward");
+  arguments.take_q_k(q, k);
+  const Shape& shape = p.shape = arguments.shape();
+  p.q = arguments.read(q, "q", shape.q_len, shape.heads, variant.head_dim);
+  p.k = arguments.read(k, "k", shape.kv_len, shape.kv_heads, variant.head_dim);
+  p.v = arguments.read(v, "v", shape.kv_len, shape.kv_heads, variant.value_dim);
+  p.o = arguments.read(o, "o", shape.q_len, shape.heads, variant.value_dim);
+  p.d_o = arguments.read(d_o, "d_o", shape.q_len, shape.heads, variant.value_dim);
+  arguments.check_rows(lse, "lse");
+  lse = std::move(lse).packed();
+  p.lse = static_cast<const float*>(lse.data_to_read());
+  if (d_lse.defined()) {
+    arguments.check_rows(d_lse, "d_lse");
+    d_lse = std::move(d_lse).packed();
+    p.d_lse = static_cast<const float*>(d_lse.data_to_read());
+  }
+
+  Tensor dq = arguments.make(shape.q_len, shape.heads, variant.head_dim, p.dq);
+  Tensor dk = arguments.make(shape.kv_len, shape.kv_heads, variant.head_dim, p.dk);
+  Tensor dv = arguments.make(shape.kv_len, shape.kv_heads, variant.value_dim, p.dv);
+  const int64_t nothing = 0;
+  const auto zeros = [&](const Tensor& like, bool wanted) {
+    int64_t sizes[kMaxRank];
+    for (int64_t d = 0; d < like.rank(); ++d) sizes[d] = like.size(d);
+    Tensor made = wanted ? Tensor::empty(like.rank(), sizes, Dtype::f32) : Tensor::empty(1, &nothing, Dtype::f32);
+    if (made.numel() != 0) std::memset(made.data(), 0, static_cast<size_t>(made.numel()) * sizeof(float));
+    return made;
+  };
+  Tensor d_sink;
+  if (variant.sink) {
+    arguments.check_sink(sink);
+    sink = std::move(sink).packed();
+    p.sink = static_cast<const float*>(sink.data_to_read());
+    d_sink = zeros(sink, needs & 1);
+    if (needs & 1) p.d_sink = static_cast<float*>(d_sink.data());
+  }
+  Tensor d_params[kMaxParams];
+  for (int32_t i = 0; i < variant.param_count; ++i) {
+    p.params[i] = arguments.param(params[i], variant.params[i]);
+    if (!variant.params[i].grad) continue;
+    const bool wanted = (needs >> (1 + i)) & 1;
+    d_params[i] = zeros(params[i], wanted);
+    if (wanted) p.d_params[i] = Arguments::array(d_params[i], d_params[i].data());
+  }
+
+  if (shape.batch != 0 && shape.heads != 0) {
+    const Pool threads = pool();
+    p.pool = &threads;
+    const Workspace workspace(variant.cpu.backward_workspace(&p));
+    p.workspace = workspace.data();
+    variant.cpu.backward(&p);
+  }
+  stack.put(std::move(dq));
+  stack.put(std::move(dk));
+  stack.put(std::move(dv));
+  if (variant.sink) stack.put(std::move(d_sink));
+  for (int32_t i = 0; i < variant.param_count; ++i) {
+    if (variant.params[i].grad) stack.put(std::move(d_params[i]));
+  }
+}
+
+// NAME_tile_counts(q, k, [params]) -> int64 [total, full, partial, empty]
+inline void tile_counts(const VariantRow& variant, StableIValue* values) {
+  Stack stack(values);
+  const Tensor q = stack.tensor(), k = stack.tensor();
+  Tensor params[kMaxParams];
+  take_params(variant, stack, params);
+
+  Arguments arguments(variant, "_tile_counts");
+  arguments.take_q_k(q, k);
+  ForwardParams p{};
+  p.shape = arguments.shape();
+  for (int32_t i = 0; i < variant.param_count; ++i) p.params[i] = arguments.param(params[i], variant.params[i]);
+  const Pool threads = pool();
+  p.pool = &threads;
+  const Workspace workspace(variant.cpu.forward_workspace(&p));
+  p.workspace = workspace.data();
+  TileCounts counts{};
+  if (p.shape.batch != 0 && p.shape.heads != 0) variant.cpu.tile_counts(&p, &counts);
+
+  const int64_t four = 4;
+  Tensor made = Tensor::empty(1, &four, Dtype::i64);
+  const int64_t row[4] = {counts.total, counts.full, counts.partial, counts.empty};
+  std::memcpy(made.data(), row, sizeof(row));
+  stack.put(std::move(made));
+}
+
+}  // namespace
+}  // namespace fagen::host

@@ -1,0 +1,34 @@
+"""A small module of plain-loop kernels, built once for all workers of a test run."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import naive
+
+NAMESPACE = "fagen_small_00000001"
+
+
+@pytest.fixture(scope="session")
+def small_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Where the small module is published; copy it before changing anything."""
+    base = tmp_path_factory.getbasetemp()
+    root = (base if worker_id == "master" else base.parent) / "shared"
+    root.mkdir(exist_ok=True)
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = root / "small"
+        if not (folder / "manifest.json").exists():
+            naive.publish(folder, namespace=NAMESPACE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small(small_folder: Path) -> Iterator[ModuleType]:
+    """The small module, imported."""
+    yield naive.load(small_folder)
