@@ -17,6 +17,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from .errors import Problem, ToolchainError
 OLDEST_COMPILER = {"gcc": 10, "clang": 11}  # the first with every vector ISA the CPU target knows
 OLDEST_TORCH = (2, 10)  # the first with the stable ABI that the op binding is written against
 COMPILER_NAMES = ("c++", "g++", "clang++")
+_USUAL_FOLDERS = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda")
 _PROBE_SECONDS = 20.0
 
 
@@ -189,8 +191,8 @@ def _nvcc_places(environ: Mapping[str, str], roots: Sequence[Path]) -> list[tupl
         places.append((Path(found), "PATH"))
     for root in roots:
         places += [(path, "PyPI wheel") for path in sorted(root.glob("nvidia/*/bin/nvcc"), reverse=True)]
-    usual = [Path("/usr/local/cuda"), *sorted(Path("/usr/local").glob("cuda-*"), reverse=True), Path("/opt/cuda")]
-    return places + [(folder / "bin" / "nvcc", "usual folder") for folder in usual if folder.is_dir()]
+    usual = [Path(name) for pattern in _USUAL_FOLDERS for name in sorted(glob(pattern), reverse=True)]
+    return places + [(folder / "bin" / "nvcc", "usual folder") for folder in usual]
 
 
 @functools.lru_cache(maxsize=8)

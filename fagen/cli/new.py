@@ -9,8 +9,8 @@ from ..errors import LockError, Problem
 from .model_config import Layer, Model, read_model
 
 _STARTER = """\
-# yaml-language-server: $schema={schema}
 # Build, check and publish: fagen build {path}
+# `fagen schema > schema.json` and a first line `# yaml-language-server: $schema=schema.json` make editors help.
 fagen: 1                        # version of this format
 name: {name}                    # -> generated/{name}, `from generated import {name}`
 target: cpu
@@ -41,16 +41,13 @@ variants:
 """
 
 
-def new_spec(name: str, config: Path | None, path: Path, *, force: bool, schema: str) -> Path:
+def new_spec(name: str, config: Path | None, path: Path, *, force: bool) -> Path:
     """Write the spec ``name`` to ``path``; from a Hugging Face config if one is given.
 
     An existing file is left alone unless ``force``. Raises :class:`SpecError` for a config that cannot be turned into
     a spec, and :class:`LockError` if the file is there or cannot be written.
     """
-    if config is None:
-        text = _STARTER.format(name=name, path=path, schema=schema)
-    else:
-        text = spec_text(name, read_model(config), config.name, schema)
+    text = _STARTER.format(name=name, path=path) if config is None else spec_text(name, read_model(config), config.name)
     _check(text, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,11 +62,10 @@ def new_spec(name: str, config: Path | None, path: Path, *, force: bool, schema:
     return path
 
 
-def spec_text(name: str, model: Model, config_name: str, schema: str) -> str:
+def spec_text(name: str, model: Model, config_name: str) -> str:
     """The spec of a model's layers."""
     lines = [
-        f"# yaml-language-server: $schema={schema}",
-        f"# The attentions of a {model.model_type} model, as its {config_name} describes them; {model.heads} at run time.",
+        f"# The attentions of a {model.model_type} model, as its {config_name} describes them ({model.heads}).",
         *(f"# {remark}." for remark in model.remarks),
         "fagen: 1",
         f"name: {name}",

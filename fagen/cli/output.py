@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -20,7 +22,7 @@ TERMINATED = 143
 
 @contextlib.contextmanager
 def errors_shown(as_json: bool) -> Iterator[None]:
-    """Print a :class:`FagenError` for people (stderr) or, with --json, for programs (stdout too), and exit with its code.
+    """Print a :class:`FagenError` for people and, with --json, for programs, and exit with its code.
 
     Ctrl-C and SIGTERM end the block with exit codes 130 and 143, after it has cleaned up.
     """
@@ -64,6 +66,6 @@ def progress_for_terminal() -> Progress:
     return Plain()
 
 
-def quoted(values: Mapping[str, Any]) -> str:
-    """As `a=1, b=2`."""
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+def shown_path(path: Path) -> str:
+    """A path as people want to read it: relative if it is below the current folder."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

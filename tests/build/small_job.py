@@ -49,8 +49,8 @@ def small_job(
             raise CheckError("wrong value")
         return {"checked": value}
 
-    return Job(name, inputs, "library.so", made, headers, (), {"fagen": "0", "build": {"inputs": inputs, "check": "auto"}},
-               "auto", fill, check)  # fmt: skip
+    manifest = {"fagen": "0", "build": {"inputs": inputs, "check": "auto"}}
+    return Job(name, inputs, "library.so", made, headers, (), manifest, "auto", fill, check)
 
 
 def read_value(folder: Path) -> int:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from fagen.build.budget import free_memory_mb, job_limit, usable_cores
 from fagen.errors import ToolchainError
 

@@ -10,11 +10,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from small_job import assert_whole, build_small, small_job
+
 from fagen.build.job import Outcome
 from fagen.build.lock import module_lock
 from fagen.build.progress import Silent
 from fagen.errors import LockError
-from small_job import assert_whole, build_small, small_job
 
 SCRIPT = Path(__file__).with_name("small_job.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +32,7 @@ def counting_compiler(folder: Path) -> tuple[dict[str, str], Path]:
 
 
 def test_eight_builders_on_an_empty_cache(tmp_path: Path) -> None:
-    """Same module and different ones, one builder killed half-way: all right, each key compiled once (or twice if killed)."""
+    """Same module and different ones, one builder killed half-way: all good, and one compilation per key."""
     environ, notes = counting_compiler(tmp_path)
     cache = tmp_path / "cache"
     runs = [(tmp_path / ("out" if i < 5 else f"out{i}"), i % 2) for i in range(8)]

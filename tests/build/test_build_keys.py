@@ -8,12 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from small_job import FLAGS, HEADERS, assert_whole, build_small, small_job
+
 from fagen.build.cache import Cache
 from fagen.build.compile import compile_command
 from fagen.build.keys import Headers, digest, object_key, read_headers, tree_digest
 from fagen.resources import templates_dir
 from fagen.toolchain import find_compiler
-from small_job import FLAGS, HEADERS, assert_whole, build_small, small_job
 
 SOURCE = '#include "a.h"\nint f() { return A; }\n'
 FILES = {

@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from small_job import assert_whole, build_small, small_job
+
 from fagen.build import publish
 from fagen.build.publish import Places
-from small_job import assert_whole, build_small, small_job
 
 SCRIPT = Path(__file__).with_name("small_job.py")
 ROOT = Path(__file__).resolve().parents[2]

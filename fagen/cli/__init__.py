@@ -1,0 +1,213 @@
+"""The `fagen` command. Each command imports what it needs when it runs: --help and an unchanged build are fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import errors_shown
+
+_EXIT_CODES = """Exit codes: 0 done; 1 failed otherwise; 2 the spec or the command line is wrong; 3 the target cannot do
+what the spec asks; 4 a compiler, ninja or a header is missing; 5 a rendered source did not compile; 6 a variant
+computes a wrong number; 7 a folder cannot be written, or is somebody else's; 130 interrupted; 143 terminated."""
+
+app = typer.Typer(
+    name="fagen",
+    epilog=_EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SpecArgument = Annotated[Path, typer.Argument(help="A spec, as specs/cpu.yaml.", show_default=False)]
+VariantOption = Annotated[
+    list[str] | None, typer.Option("--variant", "-v", help="Only this one; may be repeated.", show_default=False)
+]
+OutOption = Annotated[Path, typer.Option("--out", "-o", help="The folder that holds modules.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout, nothing else.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from .. import __version__
+
+        typer.echo(f"fagen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Compile the attention you describe in YAML into checked PyTorch operators.
+
+    \b
+    fagen new my_model                       a commented spec to start from
+    fagen build my_model.yaml                render, compile, check, publish generated/my_model
+    python -c "from generated import my_model"
+    """
+
+
+@app.command()
+def build(
+    specs: Annotated[list[Path], typer.Argument(help="One spec or more.", show_default=False)],
+    out: OutOption = Path("generated"),
+    check: Annotated[str, typer.Option(help="auto (a minute or so), full, or off.")] = "auto",
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Compilers at once; else MAX_JOBS, else cores. Memory limits it too."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Check and publish again what is up to date.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Render, compile, check and publish the modules of specs.
+
+    \b
+    fagen build specs/cpu.yaml               publishes generated/cpu; again: "up to date" in a moment
+    fagen build my.yaml --out ~/kernels      elsewhere
+    fagen build my.yaml --check full         every case, however long it takes
+    MAX_JOBS=2 fagen build my.yaml           at most two compilers at once
+    fagen build my.yaml --json               what was built, seconds and memory per unit
+    """
+    with errors_shown(as_json):
+        from .building import build_all
+
+        build_all(specs, out, check, jobs, force=force, as_json=as_json)
+
+
+@app.command()
+def check(
+    module: Annotated[str, typer.Argument(help="A published folder, or the name of one in --out.", show_default=False)],
+    variant: Annotated[
+        list[str] | None, typer.Option("--variant", "-v", help="Only this one; may be repeated.")
+    ] = None,
+    case: Annotated[str | None, typer.Option(help="Only this case, as a failed check names it.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of the inputs; a new one if not given.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every case, however long it takes.")] = False,
+    out: OutOption = Path("generated"),
+    as_json: JsonOption = False,
+) -> None:
+    """Check a published module against its float64 oracle again, on new inputs.
+
+    \b
+    fagen check cpu                          all variants of generated/cpu, a new seed
+    fagen check cpu -v causal_d64 --seed 7   one variant, given inputs
+    fagen check cpu --full --json
+    """
+    with errors_shown(as_json):
+        from .checking import check_again
+
+        check_again(module, out, variant or [], case, seed, full=full, as_json=as_json)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[
+        str | None, typer.Argument(help="A spec or a module; all modules and ready specs if not given.")
+    ] = None,
+    out: OutOption = Path("generated"),
+    as_json: JsonOption = False,
+) -> None:
+    """List published modules and ready specs, or the variants of one.
+
+    \b
+    fagen list
+    fagen list cpu                           the variants of generated/cpu
+    fagen list specs/cpu.yaml                the variants a build would make
+    """
+    with errors_shown(as_json):
+        from .listing import list_all, list_one
+
+        if what is None:
+            list_all(out, as_json=as_json)
+        else:
+            list_one(what, out, as_json=as_json)
+
+
+@app.command()
+def render(
+    spec: SpecArgument,
+    variant: Annotated[
+        list[str] | None, typer.Option("--variant", "-v", help="Only this one; may be repeated.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="Write files here instead of printing.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the C++ that a spec becomes; compile nothing.
+
+    \b
+    fagen render specs/cpu.yaml -v causal_d64
+    fagen render specs/cpu.yaml --to /tmp/sources
+    """
+    with errors_shown(as_json):
+        from .rendering import render_spec
+
+        render_spec(spec, variant or [], to, as_json=as_json)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of specs, for editors.
+
+    \b
+    fagen schema > fagen.schema.json
+    """
+    with errors_shown(False):
+        from ..spec import schema as spec_schema
+        from .output import print_json
+
+        print_json(spec_schema())
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Say whether everything a build needs is here, and how to mend what is not.
+
+    \b
+    fagen doctor
+    fagen doctor --json
+    """
+    with errors_shown(as_json):
+        from .doctor import doctor as examine_all
+
+        code = examine_all(as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="The module's name, as my_model.", show_default=False)],
+    config: Annotated[
+        Path | None, typer.Option("--from", help="A Hugging Face model's config.json.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file to write.", show_default="NAME.yaml")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it is there.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a spec to start from: a commented one, or the one that a model's layers need.
+
+    \b
+    fagen new my_model
+    fagen new gemma --from ~/gemma-2-9b/config.json --out specs/models/gemma.yaml
+    """
+    with errors_shown(as_json):
+        from .new import new_spec
+        from .output import print_json
+
+        path = new_spec(name, config, out or Path(f"{name}.yaml"), force=force)
+        if as_json:
+            print_json({"ok": True, "spec": str(path)})
+        else:
+            typer.echo(f"wrote {path}; next: fagen build {path}")
+
+
+def main() -> None:
+    """The entry point of the `fagen` script."""
+    app(prog_name="fagen")

@@ -1,0 +1,36 @@
+"""`fagen build`: one module after another, progress on stderr, what was made on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from ..build import BuildResult, build
+from ..build.published import LEVELS
+from .output import print_json, progress_for_terminal, shown_path
+
+
+def build_all(specs: Sequence[Path], out: Path, check: str, jobs: int | None, *, force: bool, as_json: bool) -> None:
+    """Build every spec; the first error ends it (what was published before stays)."""
+    if check not in LEVELS:
+        raise typer.BadParameter(f"expected one of auto, full, off; got {check!r}", param_hint="--check")
+    results = []
+    for spec in specs:
+        result = build(spec, out=out, check=check, jobs=jobs, force=force, progress=progress_for_terminal())
+        results.append(result)
+        if not as_json:
+            typer.echo(_summary(result))
+    if as_json:
+        print_json({"ok": True, "builds": [dict(result.report) for result in results]})
+
+
+def _summary(result: BuildResult) -> str:
+    place = shown_path(result.folder)
+    if result.up_to_date:
+        return f"{place} is up to date: compiled nothing ({result.seconds:.1f} s)"
+    made, cached = len(result.compiled), len(result.cached)
+    units = f"{made} unit{'s' * (made != 1)} compiled, {cached} from the cache"
+    peak = max((unit["peak_mb"] for unit in result.report["units"].values()), default=0.0)
+    return f"{place}: {units}; {result.seconds:.1f} s, at most {peak:.0f} MiB a compiler"
