@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..resources import templates_dir
 from ..target import ISAS
-from ..toolchain import find_cxx
+from ..toolchain import find_compiler
 
 _SECONDS = 0.3
 
@@ -22,11 +22,11 @@ def peak_flops(isa: str, threads: int) -> dict[str, float]:
     bf16 is absent where the ISA has no bf16 dot product. The best of three tries counts, since a limit is the most
     that was ever reached. Raises ToolchainError where there is no C++ compiler.
     """
-    compiler = find_cxx()
+    compiler = find_compiler()
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "peak.so"
         source = templates_dir() / "cpu" / "peak.cpp"
-        command = [compiler.path, "-std=c++17", "-O2", "-ffp-contract=fast", "-shared", "-fPIC", *ISAS[isa].flags]
+        command = [*compiler.command, "-std=c++17", "-O2", "-ffp-contract=fast", "-shared", "-fPIC", *ISAS[isa].flags]
         subprocess.run([*command, f"-I{templates_dir() / 'include'}", str(source), "-o", str(library)], check=True)
         functions = ctypes.CDLL(str(library))
         rates = {

@@ -9,21 +9,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..runtime.language import Node, canonical, parse
-from ..runtime.reference import mask_matrix
-from ..runtime.variant import Expression, Variant
+from ..runtime.language import canonical, parse
+from ..runtime.reference import mask_matrix, trees
+from ..runtime.variant import Variant
 from .closure import closure
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _tree(variant: Variant, expression: Expression, expect: str) -> Node:
-    return parse(expression.resolved, params={param.name: param for param in variant.params}, expect=expect)
-
-
 def _is_causal(variant: Variant) -> bool:
-    mask = variant.mask
-    return mask is not None and canonical(_tree(variant, mask, "mask")) == canonical(parse("kv <= q", expect="mask"))
+    mask, _ = trees(variant)
+    return mask is not None and canonical(mask) == canonical(parse("kv <= q", expect="mask"))
 
 
 def sdpa(variant: Variant, shape: tuple[int, ...], params: Mapping[str, torch.Tensor]) -> Attention | None:
@@ -62,13 +58,14 @@ def flex(variant: Variant, shape: tuple[int, ...], params: Mapping[str, torch.Te
         return {"b": b, "h": h, "hk": h // (heads // kv_heads), "i": i, "j": j, "q": i + offset, "kv": j, **lengths, **more}
 
     block_mask = score_mod = None
-    if variant.mask is not None:
-        mask = closure(_tree(variant, variant.mask, "mask"), params)
+    mask_tree, score_tree = trees(variant)
+    if mask_tree is not None:
+        mask = closure(mask_tree, params)
         block_mask = create_block_mask(
             lambda b, h, i, j: mask(names(b, h, i, j)), batch, heads, q_len, kv_len, device="cpu"
         )
-    if variant.score is not None:
-        score = closure(_tree(variant, variant.score, "score"), params)
+    if score_tree is not None:
+        score = closure(score_tree, params)
 
         def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
             return score(names(b, h, i, j, s=s))

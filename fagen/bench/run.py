@@ -5,20 +5,20 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
+from ..costs import operations
+from ..runtime.check.cases import Case
 from ..runtime.check.inputs import Inputs, draw
-from ..runtime.reference import mask_matrix
+from ..runtime.kernel import Kernel
+from ..runtime.module import Module
+from ..runtime.reference import mask_matrix, trees
 from ..runtime.variant import Variant
 from . import peers
 from .measure import Timing, interleave
 from .peak import peak_flops
 from .report import BenchReport, Cell
-
-_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-BACKWARD_OVER_FORWARD = 2.5  # products: five against two
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,19 @@ class Options:
     seed: int = 0
 
 
-def bench(
-    module: Any, options: Options, progress: Callable[[str], None] = lambda line: None
-) -> BenchReport:
-    """Measure the published ``module`` (as imported). Times are of eager calls on this machine's CPU."""
-    manifest = module.manifest()
-    isa = manifest["isa"]["name"]
+def bench(module: Module, options: Options, progress: Callable[[str], None] = lambda line: None) -> BenchReport:
+    """Measure a published module. Times are of eager calls on this machine's CPU, with torch's own thread count.
+
+    Raises ValueError if ``options.variants`` names one that the module lacks.
+    """
+    isa = module.manifest["isa"]["name"]
     threads = torch.get_num_threads()
     cells: list[Cell] = []
-    for name in options.variants or module.variants():
+    for name in options.variants or [variant.name for variant in module.variants()]:
+        variant = module.variant(name)
         for size in options.sizes:
             progress(f"{name}: B{size.batch} H{size.heads}/{size.kv_heads} S{size.q_len}x{size.kv_len}")
-            cells += _cells(getattr(module, name), size, options)
+            cells += _cells(module.kernels[variant.name], size, options)
     return BenchReport(
         machine=_machine(),
         torch=torch.__version__,
@@ -66,36 +67,30 @@ def bench(
     )
 
 
-def _cells(op: Any, size: Size, options: Options) -> Iterable[Cell]:
-    variant: Variant = op.variant
-    inputs = draw(
-        variant,
-        batch=size.batch,
-        heads=size.heads,
-        kv_heads=size.kv_heads,
-        q_len=size.q_len,
-        kv_len=size.kv_len,
-        seed=options.seed,
-    )
+def _cells(op: Kernel, size: Size, options: Options) -> Iterable[Cell]:
+    variant = op.variant
+    case = Case("bench", size.q_len, size.kv_len, size.batch, size.heads, size.kv_heads, runs=True)
+    inputs = draw(variant, [tree for tree in trees(variant) if tree is not None], case, options.seed)
     shape = (size.batch, size.heads, size.kv_heads, size.q_len, size.kv_len)
     rivals = {"sdpa": peers.sdpa(variant, shape, inputs.params)}
     if options.flex:
         rivals["flex"] = peers.flex(variant, shape, inputs.params)
     forward, backward = _calls(op, inputs, {name: call for name, call in rivals.items() if call is not None})
-    operations = _operations(variant, size, inputs.params)
-    yield _cell(variant, "forward", size, operations, interleave(forward, rounds=options.rounds))
+    pairs = _admitted(variant, size, inputs)
+    timings = interleave(forward, rounds=options.rounds)
+    yield _cell(variant, "forward", size, operations(variant, pairs, "forward"), timings)
     if variant.backward and options.backward:
         timings = interleave(backward(), rounds=options.rounds)
-        yield _cell(variant, "backward", size, operations * BACKWARD_OVER_FORWARD, timings)
+        yield _cell(variant, "backward", size, operations(variant, pairs, "backward"), timings)
 
 
 def _calls(
-    op: Any, inputs: Inputs, rivals: Mapping[str, peers.Attention]
+    op: Kernel, inputs: Inputs, rivals: Mapping[str, peers.Attention]
 ) -> tuple[dict[str, Callable[[], object]], Callable[[], dict[str, Callable[[], object]]]]:
     """The forward calls (inputs require grad: a training forward), and a maker of the backward calls."""
-    variant: Variant = op.variant
+    variant = op.variant
     ours = [tensor.detach().requires_grad_(variant.backward) for tensor in (inputs.q, inputs.k, inputs.v)]
-    extra = dict(inputs.params) | ({"sink": inputs.sink} if variant.sink else {})
+    extra = {**inputs.extras(), **inputs.params}
     swap = variant.layout == "bshd"
     theirs = [(t.detach().transpose(1, 2) if swap else t.detach()).contiguous().requires_grad_() for t in ours]
     forward: dict[str, Callable[[], object]] = {"fagen": lambda: op(*ours, **extra)}
@@ -117,13 +112,13 @@ def _calls(
     return forward, backward
 
 
-def _operations(variant: Variant, size: Size, params: Mapping[str, torch.Tensor]) -> float:
-    """Multiplies and adds of both products over the pairs the mask admits."""
-    admitted = float(size.batch * size.heads * size.q_len * size.kv_len)
-    if variant.mask is not None:
-        allowed = mask_matrix(variant, size.batch, size.heads, size.q_len, size.kv_len, params)
-        admitted *= float(allowed.sum(dtype=torch.float64)) / allowed.numel()
-    return 2.0 * (variant.head_dim + variant.value_dim) * admitted
+def _admitted(variant: Variant, size: Size, inputs: Inputs) -> float:
+    """Pairs that the mask admits, over batches and heads."""
+    pairs = float(size.batch * size.heads * size.q_len * size.kv_len)
+    if variant.mask is None:
+        return pairs
+    allowed = mask_matrix(variant, size.batch, size.heads, size.q_len, size.kv_len, inputs.params)
+    return pairs * float(allowed.sum(dtype=torch.float64)) / allowed.numel()
 
 
 def _cell(

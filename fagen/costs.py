@@ -1,0 +1,68 @@
+"""What attention costs: operations, bytes moved and memory, as formulas and as numbers.
+
+The formulas are sympy expressions over the extents, so that `fagen explain` can print them and put numbers in.
+sympy is imported on use: most commands never need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .runtime.variant import Variant
+
+ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+
+
+def operations(variant: Variant, pairs: float, direction: str) -> float:
+    """Multiplies and adds of the products over ``pairs`` admitted (query, key) pairs.
+
+    Forward multiplies Q·Kᵀ and P·V; backward Q·Kᵀ again, dO·Vᵀ, Pᵀ·dO, dSᵀ·Q and dS·K.
+    """
+    d, dv = variant.head_dim, variant.value_dim
+    return 2.0 * pairs * (d + dv if direction == "forward" else 3 * d + 2 * dv)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Formulas of one direction. ``moved`` is bytes read and written once each, ``extra`` bytes held beyond inputs
+    and outputs; the ``unfused`` ones are those of the same formula written with whole score matrices."""
+
+    operations: Any
+    moved: Any
+    moved_unfused: Any
+    extra_unfused: Any
+
+
+def costs(variant: Variant, direction: str) -> Costs:
+    """Formulas in B, H, Hk, Sq, Skv and ``pairs`` (admitted pairs over all batches and heads).
+
+    Unfused, as plain PyTorch does it: the scores are written in float32 and read by the softmax, which writes the
+    probabilities in the variant's dtype for the second product to read. Backward writes and reads dP and dS as well,
+    and holds P from the forward pass.
+    """
+    import sympy
+
+    batch, heads, kv_heads, rows, keys, pairs = sympy.symbols("B H Hk Sq Skv pairs", positive=True, integer=True)
+    element = ELEMENT_BYTES[variant.dtype]
+    d, dv = variant.head_dim, variant.value_dim
+    queries = batch * rows * heads * d * element
+    outputs = batch * rows * heads * dv * element
+    key_bytes = batch * keys * kv_heads * d * element
+    value_bytes = batch * keys * kv_heads * dv * element
+    lse = 4 * batch * heads * rows
+    matrix = batch * heads * rows * keys
+    if direction == "forward":
+        moved = queries + key_bytes + value_bytes + outputs + lse
+        scores_moved, scores_held = 2 * 4 * matrix + 2 * element * matrix, 4 * matrix + element * matrix
+    else:
+        moved = 2 * (queries + key_bytes + value_bytes) + 2 * outputs + lse
+        # P read twice, dP written and read in float32, dS written once and read by two products.
+        scores_moved = 2 * element * matrix + 2 * 4 * matrix + 3 * element * matrix
+        scores_held = 2 * element * matrix + 4 * matrix
+    return Costs(
+        operations=2 * pairs * (d + dv if direction == "forward" else 3 * d + 2 * dv),
+        moved=sympy.factor_terms(moved),
+        moved_unfused=sympy.factor_terms(moved + scores_moved),
+        extra_unfused=sympy.factor_terms(scores_held),
+    )
