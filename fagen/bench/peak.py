@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from ..resources import templates_dir
 from ..target import ISAS
@@ -36,7 +37,7 @@ def peak_flops(isa: str, threads: int) -> dict[str, float]:
     return {dtype: rate for dtype, rate in rates.items() if rate}
 
 
-def _rate(function: ctypes._CFuncPtr, threads: int) -> float:
+def _rate(function: Any, threads: int) -> float:
     function.restype = ctypes.c_double
     function.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_float)]
 

@@ -55,7 +55,8 @@ def flex(variant: Variant, shape: tuple[int, ...], params: Mapping[str, torch.Te
     lengths = {"q_len": q_len, "kv_len": kv_len}
 
     def names(b: Any, h: Any, i: Any, j: Any, **more: Any) -> dict[str, Any]:
-        return {"b": b, "h": h, "hk": h // (heads // kv_heads), "i": i, "j": j, "q": i + offset, "kv": j, **lengths, **more}
+        hk = h // (heads // kv_heads)
+        return {"b": b, "h": h, "hk": hk, "i": i, "j": j, "q": i + offset, "kv": j, **lengths, **more}
 
     block_mask = score_mod = None
     mask_tree, score_tree = trees(variant)

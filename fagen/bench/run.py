@@ -5,13 +5,14 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 
 from ..costs import operations
 from ..runtime.check.cases import Case
 from ..runtime.check.inputs import Inputs, draw
-from ..runtime.kernel import Kernel
 from ..runtime.module import Module
 from ..runtime.reference import mask_matrix, trees
 from ..runtime.variant import Variant
@@ -67,8 +68,8 @@ def bench(module: Module, options: Options, progress: Callable[[str], None] = la
     )
 
 
-def _cells(op: Kernel, size: Size, options: Options) -> Iterable[Cell]:
-    variant = op.variant
+def _cells(op: Any, size: Size, options: Options) -> Iterable[Cell]:
+    variant: Variant = op.variant
     case = Case("bench", size.q_len, size.kv_len, size.batch, size.heads, size.kv_heads, runs=True)
     inputs = draw(variant, [tree for tree in trees(variant) if tree is not None], case, options.seed)
     shape = (size.batch, size.heads, size.kv_heads, size.q_len, size.kv_len)
@@ -85,28 +86,26 @@ def _cells(op: Kernel, size: Size, options: Options) -> Iterable[Cell]:
 
 
 def _calls(
-    op: Kernel, inputs: Inputs, rivals: Mapping[str, peers.Attention]
+    op: Any, inputs: Inputs, rivals: Mapping[str, peers.Attention]
 ) -> tuple[dict[str, Callable[[], object]], Callable[[], dict[str, Callable[[], object]]]]:
     """The forward calls (inputs require grad: a training forward), and a maker of the backward calls."""
-    variant = op.variant
+    variant: Variant = op.variant
     ours = [tensor.detach().requires_grad_(variant.backward) for tensor in (inputs.q, inputs.k, inputs.v)]
     extra = {**inputs.extras(), **inputs.params}
     swap = variant.layout == "bshd"
     theirs = [(t.detach().transpose(1, 2) if swap else t.detach()).contiguous().requires_grad_() for t in ours]
     forward: dict[str, Callable[[], object]] = {"fagen": lambda: op(*ours, **extra)}
     for name, call in rivals.items():
-        forward[name] = lambda call=call: call(*theirs)  # type: ignore[misc]
+        forward[name] = partial(call, *theirs)
 
     def backward() -> dict[str, Callable[[], object]]:
-        calls = {}
+        calls: dict[str, Callable[[], object]] = {}
         for name, call in forward.items():
             leaves = ours if name == "fagen" else theirs
             out = call()
             assert isinstance(out, torch.Tensor)
             d_out = torch.randn_like(out)
-            calls[name] = lambda out=out, leaves=leaves, d_out=d_out: torch.autograd.grad(
-                out, leaves, d_out, retain_graph=True
-            )
+            calls[name] = partial(torch.autograd.grad, out, leaves, d_out, retain_graph=True)
         return calls
 
     return forward, backward
@@ -121,9 +120,7 @@ def _admitted(variant: Variant, size: Size, inputs: Inputs) -> float:
     return pairs * float(allowed.sum(dtype=torch.float64)) / allowed.numel()
 
 
-def _cell(
-    variant: Variant, direction: str, size: Size, operations: float, timings: Mapping[str, Timing]
-) -> Cell:
+def _cell(variant: Variant, direction: str, size: Size, operations: float, timings: Mapping[str, Timing]) -> Cell:
     return Cell(
         variant=variant.name,
         dtype=variant.dtype,

@@ -81,7 +81,7 @@ def load_module(folder: Path) -> Module:
     sys.modules[name] = package
     spec.loader.exec_module(package)
     loaded = package._module
-    return loaded  # type: ignore[no-any-return]  # of the folder's own copy of the class
+    return loaded  # of the folder's own copy of the class
 
 
 def _show(report: BenchReport, *, as_json: bool) -> None:
