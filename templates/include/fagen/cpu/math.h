@@ -10,9 +10,7 @@
 #include "fagen/cpu/simd.h"
 
 // Vectors of 64-bit numbers are wider than a register; every function here is inlined, so no ABI is at stake.
-#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"
-#endif
 
 namespace fagen {
 namespace {

@@ -1,0 +1,51 @@
+"""How a read of a param moves as the key moves: not at all, along an axis, or anyhow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .affine import as_sum
+from .graph import Graph, Node
+
+# Direct indexes, and the name each counts as when work is split between threads.
+_OWNERS = {"b": "b", "h": "h", "hk": "hk", "i": "i", "q": "i", "j": "j", "kv": "j"}
+
+
+@dataclass(frozen=True)
+class Access:
+    """One read.
+
+    ``kind`` is "row" (one entry for a row and all its keys), "run" (the index along ``axis`` is ``key`` times
+    ``direction``, 1 or -1, plus ``offset``; the others stay) or "gather".
+    """
+
+    kind: str
+    axis: int = 0
+    direction: int = 1
+    key: Node | None = None  # the name j or kv
+    offset: Node | None = None  # an integer of the row
+
+
+def classify(graph: Graph, read: Node) -> Access:
+    """How a read moves as the key moves."""
+    moving = [axis for axis, index in enumerate(read.args) if index.per_key]
+    if not moving:
+        return Access("row")
+    if len(moving) == 1:
+        keys, rest = as_sum(read.args[moving[0]]).split(lambda atom: atom.per_key)
+        if len(keys.terms) == 1:
+            key, direction = keys.terms[0]
+            if key.op == "name" and abs(direction) == 1:
+                return Access("run", moving[0], direction, key, rest.node(graph))
+    return Access("gather")
+
+
+def owners(read: Node) -> tuple[str, ...]:
+    """The names that a read is indexed by directly: among b, h, hk, i (or q), j (or kv), up to sign and constants."""
+    found: dict[str, None] = {}
+    for index in read.args:
+        total = as_sum(index)
+        own = [(atom, factor) for atom, factor in total.terms if atom.value not in ("q_len", "kv_len")]
+        if len(own) == 1 and own[0][0].op == "name" and own[0][1] != 0:
+            found[_OWNERS[str(own[0][0].value)]] = None
+    return tuple(found)

@@ -1,0 +1,101 @@
+"""What the middle end hands to a kernel's template: C++ statements, and nothing that decides anything.
+
+Every class round-trips through plain JSON (``to_json`` and ``from_json`` of KernelCode).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# The one dialect printed so far: C++ with GCC/Clang vector extensions, one vector of keys at a time.
+CPU_VECTOR = "cpu_vector"
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """Statements that compute one or more values of a query row and a vector of keys.
+
+    ``row`` runs once a query row, with int32_t b, h, hk, i, q, q_len and kv_len in scope; ``pair`` once a vector of
+    adjacent keys, with vi j and kv (and vf s, the scaled score) in scope too. ``results`` are expressions, valid after
+    ``pair``. The names that statements declare end in a digit or hold ``_at``.
+    """
+
+    row: tuple[str, ...]
+    pair: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ParamGrad:
+    """The gradient of one read of a param.
+
+    ``name`` and ``param_index`` say which param, ``factor`` which result of ``score_grad`` is d x / d entry (a float or
+    vf expression) and of ``score_grad_mask``. ``kind`` says how often the entry changes:
+
+    - "row": the entry is one for the whole row. Sum ``g`` = dx · factor (zero where not allowed) over the keys of
+      the row, lanes too, into a float ``total``, then run ``scatter`` with that in scope.
+    - "pair": run ``scatter`` once a vector of keys with the vf ``g`` in scope.
+
+    ``row`` holds statements for once a row that ``scatter`` needs; both see what a Snippet's statements see.
+    ``owner`` are the names among b, h, hk, i (also for q), j (also for kv) that the read is indexed by directly, up to
+    a constant of the row: work items that differ in one of these never touch the same entry through this read.
+    """
+
+    param_index: int
+    name: str
+    kind: str
+    factor: int
+    row: tuple[str, ...]
+    scatter: tuple[str, ...]
+    owner: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """All that a kernel says about its variant's expressions.
+
+    ``declarations`` make the arrays of params, from a ``p`` that is ForwardParams or BackwardParams;
+    ``grad_declarations`` those of gradients. ``score`` (results: x) is None where x is s; ``score_mask`` (results: x,
+    allowed) is None where there is no mask. ``score_grad`` and ``score_grad_mask`` have the results x, d x / d s, one
+    factor for each entry of ``param_grads``, and, the latter, allowed; a result may be a scalar (such as ``1.0f``) where
+    it is one for the whole row, but x and allowed never are.
+
+    ``tile_test`` is the body of ``Tri tile_test(int32_t b, int32_t h, Span q, Span kv)``, ``key_ranges`` that of
+    ``Ranges key_ranges(int32_t b, int32_t h, Span q)`` and ``query_ranges`` that of
+    ``Ranges query_ranges(int32_t b, int32_t h, Span kv)``; hk, q_len, kv_len and the declared arrays must be in scope
+    too. Spans are positions of rows and keys that exist; key_ranges gives key indexes and query_ranges row
+    indexes i. ``tests_params`` are the params whose entries the three look through.
+    """
+
+    declarations: tuple[str, ...]
+    grad_declarations: tuple[str, ...]
+    score: Snippet | None
+    score_mask: Snippet | None
+    score_grad: Snippet
+    score_grad_mask: Snippet | None
+    param_grads: tuple[ParamGrad, ...]
+    tile_test: tuple[str, ...]
+    key_ranges: tuple[str, ...]
+    query_ranges: tuple[str, ...]
+    tests_params: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists and strings; :meth:`from_json` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KernelCode:
+        """The code a plan in JSON holds."""
+        values = dict(data)
+        for key in ("score", "score_mask", "score_grad", "score_grad_mask"):
+            values[key] = values[key] and Snippet(**{name: tuple(part) for name, part in values[key].items()})
+        values["param_grads"] = tuple(
+            ParamGrad(**{name: tuple(part) if isinstance(part, list) else part for name, part in grad.items()})
+            for grad in values["param_grads"]
+        )
+        for key, value in values.items():
+            if isinstance(value, list):
+                values[key] = tuple(value)
+        return cls(**values)

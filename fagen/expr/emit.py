@@ -1,0 +1,117 @@
+"""The middle end's one entry: from a variant to the code of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fagen.errors import PlanError
+from fagen.runtime.language import parse
+from fagen.runtime.variant import Param, Variant
+
+from .access import classify, owners
+from .code import CPU_VECTOR, KernelCode, ParamGrad, Snippet
+from .derive import derivative
+from .graph import Graph, Node, below
+from .lower import lower
+from .print_bounds import print_bounds
+from .print_cpu import Printer, array_name, declare_array, declare_grad
+
+
+def emit(variant: Variant, dialect: str = CPU_VECTOR) -> KernelCode:
+    """The C++ of a variant's score, mask, derivatives, tile test and loop limits.
+
+    Raises LanguageError where an expression does not parse, PlanError for a dialect nothing prints yet or an integer
+    that does not fit 64 bits.
+    """
+    if dialect != CPU_VECTOR:
+        raise PlanError(f"no printer for the dialect {dialect!r} yet")
+    params = {param.name: param for param in variant.params}
+    graph = Graph()
+    score, mask = lowered(graph, variant)
+    entries = _grad_reads(score, params)
+    score_grad = _grad_snippet(graph, params, score, entries, None)
+    score_grad_mask = _grad_snippet(graph, params, score, entries, mask) if mask is not None else None
+    bounds = print_bounds(graph, variant, mask)
+    return KernelCode(
+        declarations=tuple(declare_array(param, index) for index, param in enumerate(variant.params)),
+        grad_declarations=tuple(
+            declare_grad(param, index) for index, param in enumerate(variant.params) if param.grad
+        ),
+        score=_snippet(graph, params, score, None) if variant.score is not None else None,
+        score_mask=_snippet(graph, params, score, mask) if mask is not None else None,
+        score_grad=score_grad,
+        score_grad_mask=score_grad_mask,
+        param_grads=tuple(
+            _param_grad(graph, params, list(params), entry, number) for number, entry in enumerate(entries)
+        ),
+        tile_test=bounds.tile_test,
+        key_ranges=bounds.key_ranges,
+        query_ranges=bounds.query_ranges,
+        tests_params=bounds.params,
+    )
+
+
+def lowered(graph: Graph, variant: Variant) -> tuple[Node, Node | None]:
+    """The nodes of a variant's score (``s`` by default) and mask (None: every pair)."""
+    params = {param.name: param for param in variant.params}
+    score = graph.name("s")
+    if variant.score is not None:
+        score = graph.to_real(lower(graph, parse(variant.score.resolved, params=params, expect="score"), params))
+    if variant.mask is None:
+        return score, None
+    return score, lower(graph, parse(variant.mask.resolved, params=params, expect="mask"), params)
+
+
+def _snippet(graph: Graph, params: Mapping[str, Param], score: Node, mask: Node | None) -> Snippet:
+    printer = Printer(graph, params)
+    roots = (score,) if mask is None else (score, mask)
+    printer.visit(roots)
+    return printer.snippet(*(printer.vector(root) for root in roots))
+
+
+def _grad_reads(score: Node, params: Mapping[str, Param]) -> list[Node]:
+    """The reads of the score that want a gradient, in order of creation."""
+    return [node for node in below((score,)) if node.op == "read" and params[str(node.value)].grad]
+
+
+def _grad_snippet(
+    graph: Graph, params: Mapping[str, Param], score: Node, entries: list[Node], mask: Node | None
+) -> Snippet:
+    slopes = [derivative(graph, score, variable) for variable in (graph.name("s"), *entries)]
+    roots = (score, *slopes) if mask is None else (score, *slopes, mask)
+    printer = Printer(graph, params)
+    printer.visit(roots)
+    results = [printer.vector(score), *(printer.text(slope) for slope in slopes)]
+    return printer.snippet(*results, *(() if mask is None else (printer.vector(mask),)))
+
+
+def _param_grad(
+    graph: Graph, params: Mapping[str, Param], order: list[str], entry: Node, number: int
+) -> ParamGrad:
+    """How the gradient of one read is added up. Result 0 is x, 1 is dx/ds, then come the factors."""
+    name = str(entry.value)
+    array = f"d_{array_name(name)}"
+    access = classify(graph, entry)
+    printer = Printer(graph, params, f"g{number + 1}_")
+    if access.kind == "run":
+        line = f"{array}_line{number + 1}"
+        made = f"const auto {line} = {printer.line(entry, access, array)};"
+        start = printer.run_start(access)
+        call = "add_run" if access.direction == 1 else "add_reversed_run"
+        row, scatter = (*printer.row, made), (f"{line}.{call}({start}, g);",)
+    else:
+        indices = [printer.index(index) for index in entry.args]
+        if access.kind == "row":
+            row, scatter = tuple(printer.row), (f"{array}.add({', '.join(['total', *indices])});",)
+        else:
+            call = f"{array}.scatter_add({', '.join(['g', *indices])});"
+            row, scatter = tuple(printer.row), (*printer.pair, call)
+    return ParamGrad(
+        param_index=order.index(name),
+        name=name,
+        kind="row" if access.kind == "row" else "pair",
+        factor=number + 2,
+        row=row,
+        scatter=scatter,
+        owner=owners(entry),
+    )

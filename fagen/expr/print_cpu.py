@@ -1,0 +1,299 @@
+"""Graph to C++ statements for the CPU: a row's values as scalars, a key's as vectors of kLanes keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fagen.runtime.variant import Param
+
+from .access import Access, classify
+from .code import Snippet
+from .graph import REAL_FUNCTIONS, Graph, Node, below
+from .literals import float_literal, int_literal
+from .sizes import Sizes
+
+# How tightly an expression holds together. Bit operations and truth are parenthesised everywhere, as compilers advise.
+_CHOICE, _LOGIC, _COMPARE, _SUM, _PRODUCT, _SIGN, _ATOM = range(7)
+
+# An inlined expression longer than this gets a name of its own.
+_LONGEST_INLINE = 48
+
+_ELEMENTS = {
+    "f32": "float",
+    "bf16": "fagen::bf16",
+    "f16": "fagen::f16",
+    "i32": "int32_t",
+    "i64": "int64_t",
+    "bool": "bool",
+}
+_SCALARS = {"real": "float", "bool": "bool", 32: "int32_t", 64: "int64_t"}
+_VECTORS = {"real": "vf", "bool": "vi", 32: "vi", 64: "vl"}
+
+
+@dataclass(frozen=True)
+class _Text:
+    """C++ for a node. ``kind`` is "real", "bool", 32 or 64 (bits of an integer)."""
+
+    text: str
+    strength: int
+    kind: str | int
+    vector: bool
+
+    def inside(self, least: int) -> str:
+        return self.text if self.strength >= least else f"({self.text})"
+
+
+def array_name(param: str) -> str:
+    """The C++ name of a param's array."""
+    return f"{param}_at"
+
+
+def declare_array(param: Param, index: int) -> str:
+    """The statement that makes a param's array."""
+    element = _ELEMENTS[param.dtype]
+    return f"const fagen::Array<const {element}, {len(param.shape)}> {array_name(param.name)}(p.params[{index}]);"
+
+
+def declare_grad(param: Param, index: int) -> str:
+    """The statement that makes the array of a param's gradient."""
+    return f"const fagen::Array<float, {len(param.shape)}> d_{array_name(param.name)}(p.d_params[{index}]);"
+
+
+class Printer:
+    """Prints the nodes of one snippet.
+
+    ``prefix`` starts the names of temporaries, so that two snippets can share a scope.
+    """
+
+    def __init__(self, graph: Graph, params: Mapping[str, Param], prefix: str = "t"):
+        self._graph = graph
+        self._params = params
+        self._sizes = Sizes(params)
+        self._prefix = prefix
+        self._texts: dict[Node, _Text] = {}
+        self._names: set[str] = set()
+        self._temporaries = 0
+        self.row: list[str] = []
+        self.pair: list[str] = []
+
+    # ---- the walk ----
+
+    def visit(self, roots: tuple[Node, ...]) -> None:
+        """Prints what the roots need, naming what is used more than once."""
+        nodes = below(roots)
+        uses: dict[Node, int] = dict.fromkeys(nodes, 0)
+        used_per_key: set[Node] = set()
+        for node in nodes:
+            for arg in node.args:
+                uses[arg] += 1
+                if node.per_key:
+                    used_per_key.add(arg)
+        for root in roots:
+            uses[root] += 1
+        for node in nodes:
+            if node in self._texts:
+                continue
+            text = self._print(node)
+            leaf = node.op in ("const", "name")
+            per_row = not node.per_key and node in used_per_key and not leaf
+            if node.op == "read" or (not leaf and (uses[node] > 1 or len(text.text) > _LONGEST_INLINE)) or per_row:
+                text = self._named(node, text)
+            self._texts[node] = text
+
+    def text(self, node: Node) -> str:
+        """The expression of a visited node, safe as an argument or an initialiser."""
+        return self._texts[node].text
+
+    def vector(self, node: Node) -> str:
+        """The same as a vector, whatever the node."""
+        return self._as_vector(self._texts[node])
+
+    def _fresh(self, wish: str | None = None) -> str:
+        if wish is not None and wish not in self._names:
+            self._names.add(wish)
+            return wish
+        if wish is not None:
+            return self._fresh(next(name for n in range(2, 10**6) if (name := f"{wish}{n}") not in self._names))
+        self._temporaries += 1
+        return f"{self._prefix}{self._temporaries}"
+
+    def _named(self, node: Node, text: _Text) -> _Text:
+        name = self._fresh(self._read_name(node) if node.op == "read" else None)
+        kind = (_VECTORS if text.vector else _SCALARS)[text.kind]
+        (self.pair if node.per_key else self.row).append(
+            f"const {'fagen::' if text.vector else ''}{kind} {name} = {text.text};"
+        )
+        return _Text(name, _ATOM, text.kind, text.vector)
+
+    def _read_name(self, node: Node) -> str:
+        prefix = "" if self._prefix == "t" else f"{self._prefix}_"
+        if not node.args:
+            return f"{prefix}{array_name(str(node.value))}_0"
+        if all(index.op == "name" or (index.is_const and index.value >= 0) for index in node.args):  # type: ignore[operator]
+            return f"{prefix}{array_name(str(node.value))}_" + "_".join(str(index.value) for index in node.args)
+        return f"{prefix}{array_name(str(node.value))}_1"
+
+    # ---- conversions ----
+
+    def _kind(self, node: Node) -> str | int:
+        return self._sizes.bits(node) if node.type == "int" else node.type
+
+    def _wide(self, x: _Text) -> _Text:
+        """A 32-bit integer as one of 64 bits."""
+        if x.kind == 64:
+            return x
+        if x.vector:
+            return _Text(f"fagen::widen({x.text})", _ATOM, 64, True)
+        return _Text(f"int64_t{{{x.text}}}", _ATOM, 64, False)
+
+    def _as_vector(self, x: _Text) -> str:
+        if x.vector:
+            return x.text
+        if x.kind == "bool":
+            return f"fagen::all_lanes({x.text})"
+        return f"fagen::broadcast({x.text})"
+
+    def _alike(self, node: Node) -> list[_Text]:
+        """The operands of a node, all integers widened if one is wide or the result is."""
+        operands = [self._texts[arg] for arg in node.args]
+        if any(x.kind == 64 for x in operands) or (node.type == "int" and self._kind(node) == 64):
+            operands = [self._wide(x) if x.kind == 32 else x for x in operands]
+        return operands
+
+    # ---- one node ----
+
+    def _print(self, node: Node) -> _Text:
+        kind = self._kind(node)
+        op = node.op
+        if op == "const":
+            return self._constant(node, kind)
+        if op == "name":
+            return _Text(str(node.value), _ATOM, kind, node.per_key)
+        if op == "read":
+            return _Text(self._read(node), _ATOM, kind, node.per_key)
+        if op in ("and", "or", "not"):
+            return self._logic(node)
+        if op == "select":
+            return self._select(node, kind)
+        operands = self._alike(node)
+        a, b = operands[0], operands[-1]
+        if op in ("lt", "le", "eq"):
+            return self._comparison(node, operands)
+        if op == "to_real":
+            call = "fagen::to_real" if a.vector else "static_cast<float>"
+            return _Text(f"{call}({a.text})", _ATOM, kind, a.vector)
+        if op == "neg":
+            return _Text(f"-{a.inside(_ATOM)}", _SIGN, kind, a.vector)
+        if op in ("add", "sub"):
+            sign = "+" if op == "add" else "-"
+            return _Text(f"{a.inside(_SUM)} {sign} {b.inside(_PRODUCT)}", _SUM, kind, node.per_key)
+        if op == "mul" or (op == "div" and kind == "real"):
+            sign = "*" if op == "mul" else "/"
+            return _Text(f"{a.inside(_PRODUCT)} {sign} {b.inside(_SIGN)}", _PRODUCT, kind, node.per_key)
+        if op in ("floordiv", "mod") and node.type == "int":
+            shifted = self._by_power_of_two(node, a)
+            if shifted is not None:
+                return shifted
+        names = {"floordiv": "floor_div", "mod": "floor_mod"}
+        if op in ("floordiv", "mod", "min", "max", "abs", "floor", "pow") or op in REAL_FUNCTIONS:
+            arguments = [self._as_vector(x) if node.per_key else x.text for x in operands]
+            return _Text(f"fagen::{names.get(op, op)}({', '.join(arguments)})", _ATOM, kind, node.per_key)
+        raise AssertionError(f"no C++ for {op}")
+
+    def _constant(self, node: Node, kind: str | int) -> _Text:
+        value = node.value
+        if node.type == "bool":
+            return _Text("true" if value else "false", _ATOM, kind, False)
+        text = float_literal(float(value)) if node.type == "real" else int_literal(int(value))  # type: ignore[arg-type]
+        return _Text(text, _SIGN if text.startswith("-") else _ATOM, kind, False)
+
+    def _comparison(self, node: Node, operands: list[_Text]) -> _Text:
+        sign = {"lt": "<", "le": "<=", "eq": "=="}[node.op]
+        a, b = operands
+        if not node.per_key:
+            return _Text(f"{a.inside(_SUM)} {sign} {b.inside(_SUM)}", _COMPARE, "bool", False)
+        if a.kind == "bool":
+            return _Text(f"{self._as_vector(a)} == {self._as_vector(b)}", _COMPARE, "bool", True)
+        text = f"{a.inside(_SUM)} {sign} {b.inside(_SUM)}"
+        if a.kind == 64:
+            return _Text(f"fagen::narrow({text})", _ATOM, "bool", True)
+        return _Text(text, _COMPARE, "bool", True)
+
+    def _logic(self, node: Node) -> _Text:
+        operands = [self._texts[arg] for arg in node.args]
+        if node.op == "not":
+            return _Text(f"{'~' if node.per_key else '!'}{operands[0].inside(_ATOM)}", _SIGN, "bool", node.per_key)
+        if not node.per_key:
+            sign = " && " if node.op == "and" else " || "
+            return _Text(sign.join(x.inside(_COMPARE) for x in operands), _LOGIC, "bool", False)
+        parts = [x.inside(_SIGN) if x.vector else self._as_vector(x) for x in operands]
+        return _Text((" & " if node.op == "and" else " | ").join(parts), _LOGIC, "bool", True)
+
+    def _select(self, node: Node, kind: str | int) -> _Text:
+        condition = self._texts[node.args[0]]
+        branches = [self._texts[arg] for arg in node.args[1:]]
+        if kind == 64:
+            branches = [self._wide(x) for x in branches]
+        if condition.vector:
+            yes, no = (self._as_vector(x) for x in branches)
+            return _Text(f"fagen::select({condition.text}, {yes}, {no})", _ATOM, kind, True)
+        if node.per_key:
+            yes, no = (self._as_vector(x) if not x.vector else x.inside(_LOGIC) for x in branches)
+        else:
+            yes, no = (x.inside(_LOGIC) for x in branches)
+        return _Text(f"{condition.inside(_LOGIC)} ? {yes} : {no}", _CHOICE, kind, node.per_key)
+
+    def _by_power_of_two(self, node: Node, a: _Text) -> _Text | None:
+        divisor = node.args[1]
+        if not divisor.is_const:
+            return None
+        value = int(divisor.value)  # type: ignore[arg-type]
+        if value < 2 or value & (value - 1):
+            return None
+        sign, operand = (">>", value.bit_length() - 1) if node.op == "floordiv" else ("&", value - 1)
+        return _Text(f"{a.inside(_SIGN)} {sign} {int_literal(operand)}", _LOGIC, self._kind(node), a.vector)
+
+    # ---- reads ----
+
+    def _read(self, node: Node) -> str:
+        access = classify(self._graph, node)
+        array = array_name(str(node.value))
+        if access.kind == "run":
+            line = self._fresh(f"{'' if self._prefix == 't' else self._prefix + '_'}{array}_line1")
+            self.row.append(f"const auto {line} = {self.line(node, access, array)};")
+            return f"{line}.{'run' if access.direction == 1 else 'reversed_run'}({self.run_start(access)})"
+        call = "gather" if access.kind == "gather" else "load"
+        return f"{array}.{call}({', '.join(self.index(arg) for arg in node.args)})"
+
+    def index(self, node: Node) -> str:
+        """The expression of an index, visiting what it needs."""
+        if node not in self._texts:
+            self.visit((node,))
+        return self._texts[node].text
+
+    def line(self, read: Node, access: Access, array: str) -> str:
+        """The line that a run moves along."""
+        indices = ["0" if axis == access.axis else self.index(arg) for axis, arg in enumerate(read.args)]
+        return f"{array}.template line<{access.axis}>({', '.join(indices)})".replace("template ", "")
+
+    def run_start(self, access: Access) -> str:
+        """The index of lane 0 of a run."""
+        assert access.key is not None and access.offset is not None
+        lane0 = f"{access.key.value}[0]"
+        offset = access.offset
+        if access.direction == -1:
+            if offset.is_const and offset.value == 0:
+                return f"-{lane0}"
+            self.index(offset)
+            return f"{self._texts[offset].inside(_SUM)} - {lane0}"
+        if offset.is_const and offset.value == 0:
+            return lane0
+        if offset.is_const and int(offset.value) < 0:  # type: ignore[arg-type]
+            return f"{lane0} - {int_literal(-int(offset.value))}"  # type: ignore[arg-type]
+        self.index(offset)
+        return f"{lane0} + {self._texts[offset].inside(_PRODUCT)}"
+
+    def snippet(self, *results: str) -> Snippet:
+        """What was printed so far."""
+        return Snippet(tuple(self.row), tuple(self.pair), results)

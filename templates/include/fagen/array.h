@@ -1,0 +1,284 @@
+// A run-time input of an expression, or its gradient. Every access is checked against the extents: a read outside
+// gives 0 or false, an addition outside does nothing, and neither touches memory.
+#pragma once
+#include "fagen/bounds.h"
+#include "fagen/cpu/element.h"
+#include "fagen/cpu/math.h"
+#include "fagen/params.h"
+
+namespace fagen {
+namespace {
+
+// What an element in memory is to an expression: a float, an integer or a truth value; one (`Scalar`) or kLanes (`Vector`).
+inline float value_of(float x) { return x; }
+inline float value_of(bf16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline float value_of(f16 x) { return widen_f16(vu{} + x.bits)[0]; }
+inline int32_t value_of(int32_t x) { return x; }
+inline int64_t value_of(int64_t x) { return x; }
+inline bool value_of(bool x) { return x; }
+
+template <class Scalar>
+struct VectorOf;
+template <>
+struct VectorOf<float> {
+  using type = vf;
+};
+template <>
+struct VectorOf<int32_t> {
+  using type = vi;
+};
+template <>
+struct VectorOf<int64_t> {
+  using type = vl;
+};
+template <>
+struct VectorOf<bool> {
+  using type = vi;
+};
+
+template <class T>
+struct Element {
+  using Scalar = decltype(value_of(T{}));
+  using Vector = typename VectorOf<Scalar>::type;
+  // A truth value in a lane is 0 or -1.
+  static auto lane(T x) {
+    if constexpr (sizeof(Scalar) == 1) {
+      return -static_cast<int32_t>(x);
+    } else {
+      return value_of(x);
+    }
+  }
+};
+
+inline vf load_lanes(const float* p) { return load_floats(p); }
+inline vf load_lanes(const bf16* p) { return load_floats(p); }
+inline vf load_lanes(const f16* p) { return load_floats(p); }
+inline vi load_lanes(const int32_t* p) { return load(p); }
+template <class T>
+inline typename Element<T>::Vector load_lanes(const T* p) {
+  typename Element<T>::Vector value{};
+  for (int lane = 0; lane < kLanes; ++lane) value[lane] = Element<T>::lane(p[lane]);
+  return value;
+}
+
+inline int64_t lane_of(int64_t index, int) { return index; }
+inline int64_t lane_of(vi index, int lane) { return index[lane]; }
+inline int64_t lane_of(vl index, int lane) { return index[lane]; }
+
+// What the elements of a part of an array can be: an interval; of truth values, 0 and 1.
+constexpr int64_t kHullLimit = 1 << 14;  // larger parts are not looked through
+inline Span hull_of(int32_t low, int32_t high, bool) { return {low, high}; }
+inline Span hull_of(int64_t low, int64_t high, bool) { return {low, high}; }
+inline Span hull_of(bool low, bool high, bool) { return {low, high}; }
+inline Reals hull_of(float low, float high, bool nan) { return nan ? unknown_real() : Reals{low, high, false}; }
+template <class Scalar>
+using Hull = decltype(hull_of(Scalar{}, Scalar{}, false));
+
+inline Span unknown_element(int32_t) { return {INT32_MIN, INT32_MAX}; }
+inline Span unknown_element(int64_t) { return {INT64_MIN, INT64_MAX}; }
+inline Span unknown_element(bool) { return {0, 1}; }
+inline Reals unknown_element(float) { return unknown_real(); }
+
+template <class T>
+struct Plain {
+  using type = T;
+};
+template <class T>
+struct Plain<const T> {
+  using type = T;
+};
+
+// One line of an array: the elements along one axis. A line outside the array has no elements.
+template <class T>
+struct Line {
+  using Value = typename Plain<T>::type;
+  using Vector = typename Element<Value>::Vector;
+
+  T* data;
+  int64_t size, stride;
+
+  // Elements first, first + 1, ... in lanes 0, 1, ...
+  Vector run(int64_t first) const {
+    if (stride == 1 && first >= 0 && first <= size - kLanes) return load_lanes(data + first);
+    Vector value{};
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int64_t index = first + lane;
+      if (index >= 0 && index < size) value[lane] = Element<Value>::lane(data[index * stride]);
+    }
+    return value;
+  }
+
+  // Elements first, first - 1, ... in lanes 0, 1, ...
+  Vector reversed_run(int64_t first) const {
+    Vector value{};
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int64_t index = first - lane;
+      if (index >= 0 && index < size) value[lane] = Element<Value>::lane(data[index * stride]);
+    }
+    return value;
+  }
+
+  // Adds lane 0, 1, ... of g to elements first, first + 1, ...
+  void add_run(int64_t first, vf g) const {
+    if (stride == 1 && first >= 0 && first <= size - kLanes) return store(data + first, load(data + first) + g);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int64_t index = first + lane;
+      if (index >= 0 && index < size) data[index * stride] += g[lane];
+    }
+  }
+
+  // Adds lane 0, 1, ... of g to elements first, first - 1, ...
+  void add_reversed_run(int64_t first, vf g) const {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int64_t index = first - lane;
+      if (index >= 0 && index < size) data[index * stride] += g[lane];
+    }
+  }
+
+  // The least and the greatest element, of at least one.
+  Hull<typename Element<Value>::Scalar> hull() const {
+    using Scalar = typename Element<Value>::Scalar;
+    Scalar low = value_of(data[0]), high = low;
+    bool nan = low != low;
+    const auto include = [&](Scalar x) {
+      low = x < low ? x : low;
+      high = x > high ? x : high;
+      nan |= x != x;
+    };
+    if (stride == 1) {  // a loop of its own: it becomes vector instructions
+      for (int64_t at = 1; at < size; ++at) include(value_of(data[at]));
+    } else {
+      for (int64_t at = 1; at < size; ++at) include(value_of(data[at * stride]));
+    }
+    return hull_of(low, high, nan);
+  }
+};
+
+template <class T, int rank>
+struct Array {
+  using Value = typename Plain<T>::type;
+  using Scalar = typename Element<Value>::Scalar;
+  using Vector = typename Element<Value>::Vector;
+
+  T* data;
+  int64_t size[rank > 0 ? rank : 1], stride[rank > 0 ? rank : 1];
+
+  explicit Array(const ArrayView& view) : data(static_cast<T*>(view.data)), size{}, stride{} {
+    for (int axis = 0; axis < rank; ++axis) {
+      size[axis] = view.size[axis];
+      stride[axis] = view.stride[axis];
+    }
+  }
+
+  // Where an element is, or nullptr outside the extents.
+  T* find(const int64_t (&index)[rank > 0 ? rank : 1]) const {
+    int64_t offset = 0;
+    for (int axis = 0; axis < rank; ++axis) {
+      if (index[axis] < 0 || index[axis] >= size[axis]) return nullptr;
+      offset += index[axis] * stride[axis];
+    }
+    return data + offset;
+  }
+
+  template <class... Index>
+  Scalar load(Index... index) const {
+    static_assert(sizeof...(Index) == rank, "one index for each axis");
+    const int64_t where[rank > 0 ? rank : 1] = {static_cast<int64_t>(index)...};
+    const T* const found = find(where);
+    return found ? value_of(*found) : Scalar{};
+  }
+
+  // The line along `axis` through an element, given with 0 as its index along that axis.
+  template <int axis, class... Index>
+  Line<T> line(Index... index) const {
+    static_assert(sizeof...(Index) == rank, "one index for each axis");
+    const int64_t where[rank] = {static_cast<int64_t>(index)...};
+    int64_t offset = 0;
+    bool inside = true;
+    for (int other = 0; other < rank; ++other) {
+      if (other == axis) continue;
+      inside = inside && where[other] >= 0 && where[other] < size[other];
+      offset += where[other] * stride[other];
+    }
+    return inside ? Line<T>{data + offset, size[axis], stride[axis]} : Line<T>{nullptr, 0, 1};
+  }
+
+  // An element for each lane; an index is a scalar or one number a lane.
+  template <class... Index>
+  Vector gather(Index... index) const {
+    static_assert(sizeof...(Index) == rank, "one index for each axis");
+    Vector value{};
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int64_t where[rank] = {lane_of(index, lane)...};
+      if (const T* const found = find(where)) value[lane] = Element<Value>::lane(*found);
+    }
+    return value;
+  }
+
+  // Gradients: adds g to one element, or its lanes each to their own.
+  template <class... Index>
+  void add(float g, Index... index) const {
+    static_assert(sizeof...(Index) == rank, "one index for each axis");
+    const int64_t where[rank > 0 ? rank : 1] = {static_cast<int64_t>(index)...};
+    if (T* const found = find(where)) *found += g;
+  }
+  template <class... Index>
+  void scatter_add(vf g, Index... index) const {
+    static_assert(sizeof...(Index) == rank, "one index for each axis");
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int64_t where[rank] = {lane_of(index, lane)...};
+      if (T* const found = find(where)) *found += g[lane];
+    }
+  }
+
+  // What a box of indexes can read, 0 or false among it where the box reaches outside the extents.
+  template <class... Index>
+  Hull<Scalar> hull(Index... index) const {
+    static_assert(sizeof...(Index) == rank, "a range for each axis");
+    if constexpr (rank == 0) {
+      return Line<T>{data, 1, 1}.hull();
+    } else {
+      const Span box[rank] = {Span(index)...};
+      return hull_within(box);
+    }
+  }
+
+  Hull<Scalar> hull_within(const Span (&box)[rank > 0 ? rank : 1]) const {
+    const Hull<Scalar> zero = hull_of(Scalar{}, Scalar{}, false);
+    int64_t first[rank], count[rank], elements = 1;
+    bool outside = false;
+    int along = 0;  // the longest part is the line, so that the inner loop is long
+    for (int axis = 0; axis < rank; ++axis) {
+      first[axis] = box[axis].lo < 0 ? 0 : box[axis].lo;
+      const int64_t last = box[axis].hi >= size[axis] ? size[axis] - 1 : box[axis].hi;
+      outside = outside || first[axis] != box[axis].lo || last != box[axis].hi;
+      if (first[axis] > last) return zero;
+      count[axis] = last - first[axis] + 1;
+      if (count[axis] > count[along]) along = axis;
+    }
+    for (int axis = 0; axis < rank; ++axis) {
+      if (count[axis] > kHullLimit / elements) return unknown_element(Scalar{});
+      elements *= count[axis];
+    }
+    Hull<Scalar> found = zero;
+    for (int64_t line = 0; line < elements / count[along]; ++line) {
+      int64_t offset = first[along] * stride[along], rest = line;
+      for (int axis = 0; axis < rank; ++axis) {
+        if (axis == along) continue;
+        offset += (first[axis] + rest % count[axis]) * stride[axis];
+        rest /= count[axis];
+      }
+      const auto part = Line<T>{data + offset, count[along], stride[along]}.hull();
+      found = line == 0 && !outside ? part : join(found, part);
+    }
+    return found;
+  }
+};
+
+}  // namespace
+}  // namespace fagen

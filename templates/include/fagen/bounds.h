@@ -1,0 +1,337 @@
+// What is true of a whole tile: intervals of integers and of reals, three-valued truth, the pairs that linear
+// conditions leave, and lists of index ranges. fagen/expr/bounds.py does the same in Python, step for step.
+//
+// Integers here cannot overflow: the compiler emits these steps only where 64 bits hold every value they can have.
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+namespace fagen {
+namespace {
+
+constexpr int64_t kFar = int64_t{1} << 60;  // beyond every position, and far from overflow
+constexpr double kLargestFloat = 3.4028234663852886e38;
+constexpr double kUnbounded = __builtin_inf();
+
+// Of the pairs of a tile: none, all, or it is not known (some).
+enum class Tri { kNone, kAll, kSome };
+
+constexpr Tri tri(bool condition) { return condition ? Tri::kAll : Tri::kNone; }
+constexpr Tri decide(bool none, bool all) { return none ? Tri::kNone : all ? Tri::kAll : Tri::kSome; }
+constexpr Tri operator!(Tri a) { return decide(a == Tri::kAll, a == Tri::kNone); }
+constexpr Tri operator&(Tri a, Tri b) {
+  return decide(a == Tri::kNone || b == Tri::kNone, a == Tri::kAll && b == Tri::kAll);
+}
+constexpr Tri operator|(Tri a, Tri b) { return !((!a) & (!b)); }
+
+// ---- integers from lo to hi, both included; nothing where lo > hi ----
+
+constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
+
+struct Span {
+  int64_t lo, hi;
+
+  constexpr Span(int64_t first, int64_t last) : lo(first), hi(last) {}
+  constexpr Span(int64_t point) : lo(point), hi(point) {}
+  static constexpr Span nothing() { return {kFar, -kFar}; }
+
+  constexpr bool empty() const { return lo > hi; }
+  constexpr void at_least(int64_t x) { lo = greatest(lo, x); }
+  constexpr void at_most(int64_t x) { hi = least(hi, x); }
+};
+
+constexpr Span join(Span a, Span b) { return {least(a.lo, b.lo), greatest(a.hi, b.hi)}; }
+constexpr Span operator+(Span a, Span b) { return {a.lo + b.lo, a.hi + b.hi}; }
+constexpr Span operator-(Span a, Span b) { return {a.lo - b.hi, a.hi - b.lo}; }
+constexpr Span operator-(Span a) { return {-a.hi, -a.lo}; }
+constexpr Span operator*(Span a, Span b) {
+  const int64_t w = a.lo * b.lo, x = a.lo * b.hi, y = a.hi * b.lo, z = a.hi * b.hi;
+  return {least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z))};
+}
+constexpr Span lesser(Span a, Span b) { return {least(a.lo, b.lo), least(a.hi, b.hi)}; }
+constexpr Span greater(Span a, Span b) { return {greatest(a.lo, b.lo), greatest(a.hi, b.hi)}; }
+constexpr Span magnitude(Span a) {
+  return {a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0, greatest(-a.lo, a.hi)};
+}
+constexpr Span square(Span a) {
+  const Span size = magnitude(a);
+  return {size.lo * size.lo, size.hi * size.hi};
+}
+
+// a // b for b != 0
+constexpr int64_t floor_quotient(int64_t a, int64_t b) {
+  const int64_t quotient = a / b;
+  return quotient - (quotient * b != a && (a < 0) != (b < 0));
+}
+constexpr int64_t ceil_quotient(int64_t a, int64_t b) { return -floor_quotient(-a, b); }
+
+constexpr Span quotient_one_sign(Span a, Span b) {  // b does not hold 0
+  const int64_t w = floor_quotient(a.lo, b.lo), x = floor_quotient(a.lo, b.hi);
+  const int64_t y = floor_quotient(a.hi, b.lo), z = floor_quotient(a.hi, b.hi);
+  return {least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z))};
+}
+constexpr Span quotient(Span a, Span b) {
+  if (b.lo > 0 || b.hi < 0) return quotient_one_sign(a, b);
+  Span found{0};  // by a divisor of 0
+  if (b.hi > 0) found = join(found, quotient_one_sign(a, {1, b.hi}));
+  if (b.lo < 0) found = join(found, quotient_one_sign(a, {b.lo, -1}));
+  return found;
+}
+constexpr Span remainder(Span a, Span b) {
+  if (b.lo == b.hi && b.lo != 0) {
+    const int64_t divisor = b.lo, below = floor_quotient(a.lo, divisor);
+    if (below == floor_quotient(a.hi, divisor)) return {a.lo - below * divisor, a.hi - below * divisor};
+  }
+  if (a.lo >= 0 && b.lo > 0) return {0, least(a.hi, b.hi - 1)};
+  return {least(b.lo + 1, 0), greatest(b.hi - 1, 0)};
+}
+
+constexpr Span choose(Tri condition, Span yes, Span no) {
+  return condition == Tri::kAll ? yes : condition == Tri::kNone ? no : join(yes, no);
+}
+constexpr Tri choose(Tri condition, Tri yes, Tri no) { return (condition & yes) | ((!condition) & no); }
+
+constexpr Tri not_negative(Span a) { return decide(a.hi < 0, a.lo >= 0); }
+constexpr Tri is_zero(Span a) { return decide(a.lo > 0 || a.hi < 0, a.lo == 0 && a.hi == 0); }
+constexpr Tri is_true(Span a) { return decide(a.hi == 0, a.lo == 1); }  // of truth values as 0 and 1
+constexpr Tri same(Tri a, Tri b) { return choose(a, b, !b); }
+
+// ---- reals: what float32 arithmetic can give, rounded outward; `nan` where NaN is among it ----
+
+struct Reals {
+  double lo, hi;
+  bool nan;
+};
+
+// A result of float32 arithmetic, whatever its rounding (a fused multiply-add skips one) and a function's last bits.
+inline Reals rounded(double lo, double hi, bool nan) {
+  if (lo != lo || hi != hi) return {-kUnbounded, kUnbounded, true};
+  if (lo > kLargestFloat) lo = kLargestFloat;  // where float32 overflows it may also round down to this
+  if (hi < -kLargestFloat) hi = -kLargestFloat;
+  lo -= std::fabs(lo) * 0x1p-21 + 0x1p-148;
+  hi += std::fabs(hi) * 0x1p-21 + 0x1p-148;
+  return {lo < -kLargestFloat ? -kUnbounded : lo, hi > kLargestFloat ? kUnbounded : hi, nan};
+}
+
+inline Reals reals(double point) { return {point, point, false}; }
+inline Reals reals(Span a) { return rounded(static_cast<double>(a.lo), static_cast<double>(a.hi), false); }
+inline Reals unknown_real() { return {-kUnbounded, kUnbounded, true}; }
+
+inline double least(double a, double b) { return a < b ? a : b; }
+inline double greatest(double a, double b) { return a > b ? a : b; }
+inline bool holds_zero(Reals a) { return a.lo <= 0 && a.hi >= 0; }
+inline bool holds_infinity(Reals a) { return a.lo == -kUnbounded || a.hi == kUnbounded; }
+
+inline Reals join(Reals a, Reals b) { return {least(a.lo, b.lo), greatest(a.hi, b.hi), a.nan || b.nan}; }
+inline Reals operator-(Reals a) { return {-a.hi, -a.lo, a.nan}; }
+inline Reals operator+(Reals a, Reals b) {
+  const bool opposite = (a.hi == kUnbounded && b.lo == -kUnbounded) || (a.lo == -kUnbounded && b.hi == kUnbounded);
+  return opposite ? unknown_real() : rounded(a.lo + b.lo, a.hi + b.hi, a.nan || b.nan);
+}
+inline Reals operator-(Reals a, Reals b) { return a + -b; }
+inline Reals operator*(Reals a, Reals b) {
+  if ((holds_zero(a) && holds_infinity(b)) || (holds_infinity(a) && holds_zero(b))) return unknown_real();
+  const double w = a.lo * b.lo, x = a.lo * b.hi, y = a.hi * b.lo, z = a.hi * b.hi;
+  return rounded(least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z)), a.nan || b.nan);
+}
+inline Reals operator/(Reals a, Reals b) {
+  if (holds_zero(b) || (holds_infinity(a) && holds_infinity(b))) return unknown_real();
+  const double w = a.lo / b.lo, x = a.lo / b.hi, y = a.hi / b.lo, z = a.hi / b.hi;
+  return rounded(least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z)), a.nan || b.nan);
+}
+inline Reals square(Reals a) {
+  const double low = a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0, high = greatest(-a.lo, a.hi);
+  return rounded(low * low, high * high, a.nan);
+}
+inline Reals lesser(Reals a, Reals b) { return {least(a.lo, b.lo), least(a.hi, b.hi), a.nan || b.nan}; }
+inline Reals greater(Reals a, Reals b) { return {greatest(a.lo, b.lo), greatest(a.hi, b.hi), a.nan || b.nan}; }
+inline Reals magnitude(Reals a) {
+  return {a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0.0, greatest(-a.lo, a.hi), a.nan};
+}
+inline Reals whole_below(Reals a) { return {std::floor(a.lo), std::floor(a.hi), a.nan}; }
+inline Reals quotient(Reals a, Reals b) {
+  const Reals exact = a / b;
+  return holds_infinity(exact) ? unknown_real() : rounded(std::floor(exact.lo), std::floor(exact.hi), exact.nan);
+}
+inline Reals remainder(Reals a, Reals b) {
+  if (holds_zero(b) || holds_infinity(a) || holds_infinity(b)) return unknown_real();
+  return {least(b.lo, 0.0), greatest(b.hi, 0.0), a.nan || b.nan};
+}
+inline Reals power(Reals a, Reals b) {
+  if (a.lo <= 0 || holds_infinity(a) || holds_infinity(b)) return unknown_real();
+  const double w = std::pow(a.lo, b.lo), x = std::pow(a.lo, b.hi), y = std::pow(a.hi, b.lo), z = std::pow(a.hi, b.hi);
+  return rounded(least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z)), a.nan || b.nan);
+}
+inline Reals exp(Reals a) { return rounded(std::exp(a.lo), std::exp(a.hi), a.nan); }
+inline Reals exp2(Reals a) { return rounded(std::exp2(a.lo), std::exp2(a.hi), a.nan); }
+inline Reals log(Reals a) {
+  if (a.lo <= 0) return {-kUnbounded, a.hi <= 0 ? -kUnbounded : rounded(0, std::log(a.hi), true).hi, true};
+  return rounded(std::log(a.lo), std::log(a.hi), a.nan);
+}
+inline Reals log2(Reals a) {
+  if (a.lo <= 0) return {-kUnbounded, a.hi <= 0 ? -kUnbounded : rounded(0, std::log2(a.hi), true).hi, true};
+  return rounded(std::log2(a.lo), std::log2(a.hi), a.nan);
+}
+inline Reals sqrt(Reals a) {
+  const double low = greatest(a.lo, 0.0), high = greatest(a.hi, 0.0);
+  return rounded(std::sqrt(low), std::sqrt(high), a.nan || a.lo < 0);
+}
+inline Reals tanh(Reals a) { return rounded(std::tanh(a.lo), std::tanh(a.hi), a.nan); }
+inline Reals sigmoid(Reals a) { return rounded(1 / (1 + std::exp(-a.lo)), 1 / (1 + std::exp(-a.hi)), a.nan); }
+inline double softplus_of(double x) { return greatest(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
+inline Reals softplus(Reals a) { return rounded(softplus_of(a.lo), softplus_of(a.hi), a.nan); }
+inline Reals wave(Reals a) { return {-1.0, 1.0, a.nan || holds_infinity(a)}; }  // sin or cos
+
+inline Reals choose(Tri condition, Reals yes, Reals no) {
+  return condition == Tri::kAll ? yes : condition == Tri::kNone ? no : join(yes, no);
+}
+// A comparison with NaN is false.
+inline Tri less(Reals a, Reals b) { return decide(a.lo >= b.hi, a.hi < b.lo && !a.nan && !b.nan); }
+inline Tri less_equal(Reals a, Reals b) { return decide(a.lo > b.hi, a.hi <= b.lo && !a.nan && !b.nan); }
+inline Tri equal(Reals a, Reals b) {
+  const bool points = a.lo == a.hi && b.lo == b.hi && a.lo == b.lo;
+  return decide(a.lo > b.hi || a.hi < b.lo, points && !a.nan && !b.nan);
+}
+
+// ---- the pairs of a tile that a conjunction of linear conditions leaves ----
+
+// of_q · q + of_kv · kv + constant >= 0
+struct HalfPlane {
+  int64_t of_q, of_kv, constant;
+};
+
+struct Pairs {
+  Span q, kv;                       // the tile; narrow() shrinks it around the pairs that are left
+  Span difference{-kFar, kFar};     // of q - kv
+  Span sum{-kFar, kFar};            // of q + kv
+
+  constexpr Pairs(Span rows, Span keys) : q(rows), kv(keys) {}
+
+  // Whether a pair is left. Exact: a pair of integers, not of reals.
+  constexpr bool narrow() { return narrow(nullptr, 0); }
+
+  template <int count>
+  constexpr bool narrow(const HalfPlane (&planes)[count]) {
+    return narrow(planes, count);
+  }
+
+  constexpr bool narrow(const HalfPlane* planes, int count) {
+    // Differences alone, or sums alone, have a closed form: each end of a strip that cuts the tile is met by a pair.
+    const Span rows{greatest(greatest(q.lo, kv.lo + difference.lo), sum.lo - kv.hi),
+                    least(least(q.hi, kv.hi + difference.hi), sum.hi - kv.lo)};
+    const Span keys{greatest(greatest(kv.lo, q.lo - difference.hi), sum.lo - q.hi),
+                    least(least(kv.hi, q.hi - difference.lo), sum.hi - q.lo)};
+    const bool by_difference = difference.lo > -kFar || difference.hi < kFar;
+    const bool by_sum = sum.lo > -kFar || sum.hi < kFar;
+    if (q.empty() || kv.empty() || difference.empty() || sum.empty() || rows.empty() || keys.empty()) return false;
+    if (count == 0 && !(by_difference && by_sum)) {
+      q = rows;
+      kv = keys;
+      return true;
+    }
+    // Otherwise row by row.
+    Span q_left = Span::nothing(), kv_left = Span::nothing();
+    for (int64_t row = rows.lo; row <= rows.hi; ++row) {
+      Span left{greatest(keys.lo, greatest(row - difference.hi, sum.lo - row)),
+                least(keys.hi, least(row - difference.lo, sum.hi - row))};
+      for (int n = 0; n < count; ++n) {
+        const int64_t rest = planes[n].of_q * row + planes[n].constant;
+        if (planes[n].of_kv > 0) left.at_least(ceil_quotient(-rest, planes[n].of_kv));
+        if (planes[n].of_kv < 0) left.at_most(floor_quotient(rest, -planes[n].of_kv));
+        if (planes[n].of_kv == 0 && rest < 0) left = Span::nothing();
+      }
+      if (left.empty()) continue;
+      q_left = join(q_left, Span{row});
+      kv_left = join(kv_left, left);
+    }
+    q = q_left;
+    kv = kv_left;
+    return !q.empty();
+  }
+};
+
+// ---- sorted, disjoint ranges of indexes, half-open; when there are too many, the closest two become one ----
+
+struct Ranges {
+  static constexpr int kCapacity = 8;
+
+  struct Range {
+    int64_t first, last;  // last is not in it
+  };
+
+  int count = 0;
+  Range range[kCapacity] = {};
+
+  static constexpr Ranges nothing() { return Ranges{}; }
+  static constexpr Ranges between(int64_t first, int64_t last) {
+    Ranges only;
+    if (first < last) only.append({first, last});
+    return only;
+  }
+
+  // Adds a range that starts no earlier than those already here.
+  constexpr void append(Range next) {
+    if (count > 0 && next.first <= range[count - 1].last) {
+      range[count - 1].last = greatest(range[count - 1].last, next.last);
+      return;
+    }
+    if (count == kCapacity) {
+      int closest = 0;  // the gap after range[closest]; that before `next` comes last
+      int64_t narrowest = kFar;
+      for (int n = 0; n < count; ++n) {
+        const int64_t gap = (n + 1 < count ? range[n + 1].first : next.first) - range[n].last;
+        if (gap < narrowest) {
+          narrowest = gap;
+          closest = n;
+        }
+      }
+      if (closest == count - 1) {
+        range[count - 1].last = next.last;
+        return;
+      }
+      range[closest].last = range[closest + 1].last;
+      for (int n = closest + 1; n + 1 < count; ++n) range[n] = range[n + 1];
+      --count;
+    }
+    range[count++] = next;
+  }
+};
+
+constexpr Ranges shifted(const Ranges& a, int64_t by) {
+  Ranges moved = a;
+  for (int n = 0; n < moved.count; ++n) {
+    moved.range[n].first += by;
+    moved.range[n].last += by;
+  }
+  return moved;
+}
+
+constexpr Ranges unite(const Ranges& a, const Ranges& b) {
+  Ranges both;
+  int from_a = 0, from_b = 0;
+  while (from_a < a.count || from_b < b.count) {
+    const bool take_a = from_b == b.count || (from_a < a.count && a.range[from_a].first <= b.range[from_b].first);
+    both.append(take_a ? a.range[from_a++] : b.range[from_b++]);
+  }
+  return both;
+}
+
+constexpr Ranges intersect(const Ranges& a, const Ranges& b) {
+  Ranges both;
+  int from_a = 0, from_b = 0;
+  while (from_a < a.count && from_b < b.count) {
+    const Ranges::Range x = a.range[from_a], y = b.range[from_b];
+    const int64_t first = greatest(x.first, y.first), last = least(x.last, y.last);
+    if (first < last) both.append({first, last});
+    if (x.last < y.last) {
+      ++from_a;
+    } else {
+      ++from_b;
+    }
+  }
+  return both;
+}
+
+}  // namespace
+}  // namespace fagen
