@@ -7,12 +7,14 @@ none. Nothing is written by a lookup.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from ..errors import LockError, Problem
 
 DEFAULT_CACHE = "~/.cache/fagen"
 _LIMIT_BYTES = 2 << 30
+_ABANDONED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,12 @@ class Cache:
             return Entry(path, Cost(float(record["seconds"]), float(record["peak_mb"])))
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    def touch(self, keys: Iterable[str]) -> None:
+        """Mark objects as used now, so that :meth:`trim` keeps them."""
+        for key in keys:
+            with contextlib.suppress(OSError):
+                os.utime(self.object_path(key))
 
     def verdict(self, key: str) -> dict[str, Any] | None:
         """The check report stored under ``key``, if any."""
@@ -107,7 +116,11 @@ class Cache:
             ) from None
 
     def trim(self, limit_bytes: int = _LIMIT_BYTES) -> None:
-        """Delete the oldest objects until the cache is below its limit."""
+        """Delete the objects longest unused until the cache is below its limit, and what killed compilers left."""
+        for path in (self.root / "objects").glob("*/.tmp-*"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    path.unlink()
         entries = []
         for path in (self.root / "objects").glob("*/*.o"):
             try:

@@ -94,6 +94,7 @@ def compile_units(
         raise ToolchainError(
             Problem(f"{lost[0]} was compiled, but its object is not in {cache.root}", hint="disk full?")
         )
+    cache.touch(unit.key for unit in units)
     cache.trim()
     return result
 

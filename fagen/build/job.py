@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import CheckError, LockError, Problem
 from ..toolchain import Compiler
-from .cache import Cache, write_atomically
+from .cache import Cache
 from .compile import Compiled, Unit, compile_units
 from .keys import Headers
 from .link import link_library
@@ -128,7 +128,8 @@ def _build(job: Job, places: Places, tools: Tools, private: Path, jobs: int | No
 
 def write_report(places: Places, report: Mapping[str, Any]) -> None:
     """Keep what the build did beside the module, not in it: times differ from build to build."""
-    write_atomically(places.report, json.dumps(report, indent=1).encode())
+    places.report.parent.mkdir(parents=True, exist_ok=True)
+    places.report.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
 
 def _keep_failed(module: Path, places: Places) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
@@ -36,15 +37,17 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
     ``inputs`` is the digest that the manifest keeps, ``check`` the level of checking.
     """
     spec = load(path)
-    plans = plan_spec(spec, expand(spec))
+    variants = expand(spec)
+    if not variants:
+        raise PlanError(Problem("every variant waits for keys that are not built yet", path=spec.path))
+    plans = plan_spec(spec, variants)
     headers = read_headers(templates_dir() / "include")
     kernels = {p.variant.name: [_kernel(source, headers, compiler) for source in render(p)] for p in plans}
     features = tuple(dict.fromkeys(feature for p in plans for feature in ISAS[p.isa].features))
 
     def module_files(namespace: str) -> dict[str, str]:
-        return render_module(spec.name, spec_variants, namespace=namespace, features=features, spec_file=path.name)
+        return render_module(spec.name, variants, namespace=namespace, features=features, spec_file=path.name)
 
-    spec_variants = [p.variant for p in plans]
     # The namespace names this build and stands in the host unit, so the hash is taken of one without it.
     nameless = _host(module_files(f"fagen_{spec.name}")[_HOST], headers, compiler, torch)
     hash8 = digest([nameless.key, sorted(unit.key for group in kernels.values() for unit in group)])[:8]
@@ -95,6 +98,7 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
                 }
                 for p in plans
             ],
+            "skipped": [{"name": name, "waits_for": list(keys)} for name, keys in spec.skipped],
         },
         check_level=check,
         fill=fill,
@@ -104,13 +108,7 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
 
 def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
     """The plan of every variant. Raises one :class:`PlanError` with all that the target cannot do."""
-    problems = []
-    for name in spec.targets:
-        if not TARGETS[name].built:
-            built = ", ".join(other for other, target in TARGETS.items() if target.built)
-            problems.append(
-                Problem(f"target {name}: no schedule is built for it yet", path=str(spec.path), hint=f"built: {built}")
-            )
+    problems = [problem for name in spec.targets if (problem := _refuse_target(name, spec.path)) is not None]
     plans = []
     for variant in [] if problems else variants:
         try:
@@ -120,6 +118,22 @@ def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
     if problems:
         raise PlanError(problems)
     return plans
+
+
+def _refuse_target(name: str, path: str) -> Problem | None:
+    built = ", ".join(other for other, target in TARGETS.items() if target.built)
+    if name == "native":
+        message = (
+            "target native: no GPU is visible here" if not _gpu_visible() else "target native: no GPU is built for yet"
+        )
+        return Problem(message, path=path, hint=f"name a target: {', '.join(TARGETS)} (built so far: {built})")
+    if not TARGETS[name].built:
+        return Problem(f"target {name}: its schedule is not built yet", path=path, hint=f"built so far: {built}")
+    return None
+
+
+def _gpu_visible() -> bool:
+    return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and Path("/dev/nvidia0").exists()
 
 
 def _kernel(source: Source, headers: Headers, compiler: Compiler) -> Unit:

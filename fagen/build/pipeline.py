@@ -112,8 +112,10 @@ def _up_to_date(folder: Path, started: float) -> BuildResult:
         "name": manifest.get("name"),
         "folder": str(folder),
         "variants": [entry["variant"]["name"] for entry in manifest.get("variants", [])],
+        "skipped": manifest.get("skipped", []),
         "compiled": [],
         "cached": [],
+        "units": {},
         "check": manifest.get("check"),
         "seconds": {"total": seconds},
     }
@@ -129,6 +131,7 @@ def _result(outcome: Outcome, started: float) -> BuildResult:
         "name": manifest.get("name"),
         "folder": str(outcome.folder),
         "variants": [entry["variant"]["name"] for entry in manifest.get("variants", [])],
+        "skipped": manifest.get("skipped", []),
         "compiled": list(compiled),
         "cached": list(cached),
         "units": {

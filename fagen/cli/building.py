@@ -29,8 +29,11 @@ def build_all(specs: Sequence[Path], out: Path, check: str, jobs: int | None, *,
 def _summary(result: BuildResult) -> str:
     place = shown_path(result.folder)
     if result.up_to_date:
-        return f"{place} is up to date: compiled nothing ({result.seconds:.1f} s)"
+        return f"{place} is up to date: compiled nothing ({result.seconds:.2f} s)"
     made, cached = len(result.compiled), len(result.cached)
     units = f"{made} unit{'s' * (made != 1)} compiled, {cached} from the cache"
     peak = max((unit["peak_mb"] for unit in result.report["units"].values()), default=0.0)
-    return f"{place}: {units}; {result.seconds:.1f} s, at most {peak:.0f} MiB a compiler"
+    text = f"{place}: {units}; {result.seconds:.1f} s, at most {peak:.0f} MiB a compiler"
+    for entry in result.report["skipped"]:
+        text += f"\n  left out: {entry['name']}, which waits for {', '.join(entry['waits_for'])}"
+    return text

@@ -16,6 +16,7 @@ import typer
 from ..build.budget import DEFAULT_PEAK_MB, free_memory_mb, job_limit, usable_cores
 from ..build.cache import locate_cache
 from ..errors import FagenError, Problem, ToolchainError
+from ..target import native_isa
 from ..toolchain import Compiler, find_compiler, find_ninja, find_nvcc, find_torch
 from .output import print_json
 
@@ -119,7 +120,7 @@ def _cache() -> str:
 
 def _machine() -> str:
     jobs = job_limit([DEFAULT_PEAK_MB] * 1024)
-    text = f"{usable_cores()} cores, {free_memory_mb() / 1024:.1f} GiB free: {jobs} compilers at once"
+    text = f"{native_isa()}, {usable_cores()} cores, {free_memory_mb() / 1024:.1f} GiB free: {jobs} compilers at once"
     return text + (f" (MAX_JOBS={os.environ['MAX_JOBS']})" if os.environ.get("MAX_JOBS") else "")
 
 

@@ -47,7 +47,7 @@ def new_spec(name: str, config: Path | None, path: Path, *, force: bool) -> Path
     An existing file is left alone unless ``force``. Raises :class:`SpecError` for a config that cannot be turned into
     a spec, and :class:`LockError` if the file is there or cannot be written.
     """
-    text = _STARTER.format(name=name, path=path) if config is None else spec_text(name, read_model(config), config.name)
+    text = _STARTER.format(name=name, path=path) if config is None else spec_text(name, read_model(config))
     _check(text, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,10 +62,10 @@ def new_spec(name: str, config: Path | None, path: Path, *, force: bool) -> Path
     return path
 
 
-def spec_text(name: str, model: Model, config_name: str) -> str:
+def spec_text(name: str, model: Model) -> str:
     """The spec of a model's layers."""
     lines = [
-        f"# The attentions of a {model.model_type} model, as its {config_name} describes them ({model.heads}).",
+        f"# The attentions of a {model.model_type} model, as its config.json describes them ({model.heads}).",
         *(f"# {remark}." for remark in model.remarks),
         "fagen: 1",
         f"name: {name}",
