@@ -99,7 +99,7 @@ class Evaluator:
 
     def _extreme(self, node: Call, taken: Tensor | None) -> Tensor:
         left, right = (self._real(self._plain_value(arg)) for arg in node.args)
-        return self._choose(_first_wins(node.function, left, right), *node.args, taken)
+        return self._choose(_first_wins(node.function, left, right), node.args[0], node.args[1], taken)
 
     def _compute(self, node: Node, value: Callable[[Node], Tensor]) -> Tensor:
         """One operation; ``value`` gives its operands."""

@@ -48,7 +48,8 @@ class _Scores(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         q, k, _ = ctx.saved_tensors
         dq, dk = tangents[:2]
-        return (0 if dq is None else dq @ k.mT) + (0 if dk is None else q @ dk.mT)
+        parts = ([] if dq is None else [dq @ k.mT]) + ([] if dk is None else [q @ dk.mT])
+        return torch.stack(parts).sum(0)
 
 
 class _Weighted(torch.autograd.Function):
@@ -74,7 +75,9 @@ class _Weighted(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         p, v, allowed = ctx.saved_tensors
         dp, dv = tangents[:2]
-        return (0 if dp is None else _contract(dp, v, allowed)) + (0 if dv is None else _contract(p, dv, allowed))
+        parts = [] if dp is None else [_contract(dp, v, allowed)]
+        parts += [] if dv is None else [_contract(_rounded(p, ctx.unit), dv, allowed)]
+        return torch.stack(parts).sum(0)
 
 
 def _rounded(x: Tensor, unit: torch.dtype | None) -> Tensor:

@@ -90,7 +90,8 @@ def attend(variant: Variant, args: Arguments, dtype: torch.dtype, unit: torch.dt
                     else _block(*inputs)
                 )
             found.append((torch.cat([o for o, _ in parts], 1), torch.cat([lse for _, lse in parts], 1)))
-    o, lse = (torch.cat(tensors).unflatten(0, (args.extents["B"], args.extents["H"])) for tensors in zip(*found, strict=True))
+    batch_and_head = args.extents["B"], args.extents["H"]
+    o, lse = (torch.cat(tensors).unflatten(0, batch_and_head) for tensors in zip(*found, strict=True))
     return o.transpose(1, 2) if variant.layout == "bshd" else o, lse
 
 

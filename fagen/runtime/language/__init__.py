@@ -1,10 +1,10 @@
 """The language of `mask:` and `score:`: text to typed tree and back, without ever evaluating the text.
 
-    parse(text, params=..., consts=..., defines=..., expect="mask") -> Node
-    unparse(node) -> text          parse(unparse(node), params=...) == node
-    canonical(node) -> text        equal for expressions that are provably the same function
-    mutants(node)                  the same expression with one mistake in it
-    reads(node)                    the params it reads
+parse(text, params=..., consts=..., defines=..., expect="mask") -> Node
+unparse(node) -> text          parse(unparse(node), params=...) == node
+canonical(node) -> text        equal for expressions that are provably the same function
+mutants(node)                  the same expression with one mistake in it
+reads(node)                    the params it reads
 """
 
 from .canonical import canonical

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .nodes import Binary, Call, Logic, Node, Number, Unary
 
 MAX_INTEGER = 2**63 - 1
@@ -13,7 +15,7 @@ class NumberError(ValueError):
     """A constant that does not fit, or has no value."""
 
 
-def number(value: bool | int | float) -> Number:
+def number(value: float) -> Number:
     """A constant; NumberError if it is too large or not finite."""
     if isinstance(value, int):
         if abs(value) > MAX_INTEGER:
@@ -34,6 +36,9 @@ def binary(op: str, left: Node, right: Node) -> Node:
     """``left op right``; NumberError where a constant result does not fit or a constant divisor is zero."""
     if op in ("/", "//", "%") and isinstance(right, Number) and right.value == 0:
         raise NumberError("this divides by zero")
+    small = isinstance(right, Number) and 0 <= right.value <= MAX_EXPONENT
+    if op == "**" and left.type == right.type == "int" and not small:
+        raise NumberError(f"an integer's exponent is a constant from 0 to {MAX_EXPONENT}")
     if not (isinstance(left, Number) and isinstance(right, Number) and left.type == right.type == "int"):
         return Binary(op, left, right)
     a, b = int(left.value), int(right.value)
@@ -48,9 +53,10 @@ def binary(op: str, left: Node, right: Node) -> Node:
             return number(a // b)
         case "%":
             return number(a % b)
-        case "**" if 0 <= b <= MAX_EXPONENT:  # so that the result is small even before it is checked
-            return number(a**b)
-    return Binary(op, left, right)
+        case "**":
+            return number(a**b)  # at most 64 times 63 bits before it is checked
+        case _:
+            return Binary(op, left, right)
 
 
 def call(function: str, args: tuple[Node, ...]) -> Node:
@@ -71,7 +77,7 @@ def call(function: str, args: tuple[Node, ...]) -> Node:
     return Call(function, args)
 
 
-def logic(op: str, args: list[Node]) -> Node:
+def logic(op: str, args: Iterable[Node]) -> Node:
     """The conjunction ("and") or disjunction ("or"), flattened; of one argument it is that argument."""
     flat: list[Node] = []
     for arg in args:

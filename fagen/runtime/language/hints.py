@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .scan import Token
 
@@ -41,11 +41,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean `{close[0]}`?" if close else None
 
 
-def parenthesised(text: str, tokens: list[Token], start: int, end: int) -> str:
+def parenthesised(text: str, tokens: Sequence[Token], start: int, end: int) -> str:
     """The text with parentheses around each comparison that ``&`` and ``|`` join in text[start:end]."""
     pieces: list[str] = []
     begin, depth, compares = start, 0, False
-    for token in [t for t in tokens if start <= t.start < end] + [Token("symbol", "&", end)]:
+    for token in [*(t for t in tokens if start <= t.start < end), Token("symbol", "&", end)]:
         if token.text in ("(", "["):
             depth += 1
         elif token.text in (")", "]"):

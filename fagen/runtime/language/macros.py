@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from ..variant import Param
 from .nodes import Node, Number
 
 # What a macro can be given: a value, a param to read entries of, or None where that means "no bound".
-Argument = Union[Node, Param, None]
+Argument = Node | Param | None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, Union
+from typing import Literal
 
 from .functions import EXTREMES, TYPE_KEEPING
 
@@ -159,7 +159,7 @@ class Call:
         object.__setattr__(self, "type", kind)
 
 
-Node = Union[Number, Name, Read, Unary, Binary, Compare, Logic, Not, Conditional, Call]
+Node = Number | Name | Read | Unary | Binary | Compare | Logic | Not | Conditional | Call
 
 TRUE = Number(True)
 FALSE = Number(False)

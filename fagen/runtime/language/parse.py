@@ -6,11 +6,11 @@ import ast
 from collections.abc import Callable, Mapping
 
 from ..variant import Param
-from .construct import MAX_EXPONENT, NumberError, binary, call, logic, negative, number
+from .construct import NumberError, binary, call, logic, negative, number
 from .errors import LanguageError
 from .functions import ELSEWHERE, EXTREMES, FUNCTIONS
 from .hints import nearest, parenthesised
-from .macros import BUILT_INS, Argument, Define, MacroError
+from .macros import BUILT_INS, Argument, BuiltIn, Define, MacroError
 from .nodes import NAMES, Compare, Conditional, Name, Node, Not, Number, Read, Type, children
 from .scope import Scope
 from .unparse import unparse
@@ -200,10 +200,11 @@ class _Parser:
             value = self.visit(index, scope)
             if value.type != "int":
                 hint = "`//` divides integers, `/` gives a real number" if value.type == "real" else None
-                raise scope.error(index, f"an index is an integer, but `{scope.source(index)}` is {_A[value.type]}", hint)
+                message = f"an index is an integer, but `{scope.source(index)}` is {_A[value.type]}"
+                raise scope.error(index, message, hint)
             right = _index_mismatch(extent, value)
             if right:
-                message = f"`{param.name}` has {shape}: a dimension of extent {extent} cannot be read at `{unparse(value)}`"
+                message = f"`{param.name}` has {shape}: `{unparse(value)}` is no index of extent {extent}"
                 raise scope.error(index, message, right)
             indices.append(value)
         return Read(param.name, tuple(indices), _param_type(param))
@@ -224,8 +225,8 @@ class _Parser:
             raise scope.error(node, f"`{name}` is a number, not a param: it cannot be read with [...]")
         if name in FUNCTIONS or name in BUILT_INS or name in self.defines:
             raise scope.error(node, f"`{name}` is called with (...), not read with [...]")
-        hint = nearest(name, self.params) or "declare it under `params:`"
-        raise scope.error(node, f"unknown param `{name}`", hint)
+        declare = "declare it under `params:`"
+        raise scope.error(node, f"unknown param `{name}`", nearest(name, self.params) or declare)
 
     # Operators
 
@@ -252,14 +253,11 @@ class _Parser:
         left, right = self.visit(node.left, scope), self.visit(node.right, scope)
         self.want_number(left, node.left, symbol, scope)
         self.want_number(right, node.right, symbol, scope)
-        if symbol == "**" and left.type == right.type == "int":
-            if not isinstance(right, Number):
-                hint = "write `2.0 ** n`, or `exp2(n)`, for a real result"
-                raise scope.error(node.right, "an integer's exponent is a constant", hint)
-            if not 0 <= right.value <= MAX_EXPONENT:
-                hint = "make the base real, as in `2.0 ** -1`" if right.value < 0 else None
-                raise scope.error(node.right, f"an integer's exponent is from 0 to {MAX_EXPONENT}", hint)
-        return binary(symbol, left, right)
+        try:
+            return binary(symbol, left, right)
+        except NumberError as error:
+            hint = "for a real result make the base real, as in `2.0 ** n`" if symbol == "**" else None
+            raise scope.error(node, str(error), hint) from None
 
     def boolean(self, node: ast.BoolOp, scope: Scope) -> Node:
         word = "and" if isinstance(node.op, ast.And) else "or"
@@ -330,8 +328,7 @@ class _Parser:
                 return self.macro(name, node.args, node.keywords, node, scope)
             if name in self.params:
                 raise scope.error(node, f"`{name}` is a param: it is read with [...], not called")
-            hint = nearest(name, [*FUNCTIONS, *self.defines, *BUILT_INS])
-            hint = f"{ELSEWHERE[name]}" if name in ELSEWHERE else hint
+            hint = ELSEWHERE.get(name) or nearest(name, [*FUNCTIONS, *self.defines, *BUILT_INS])
             raise scope.error(node.func, f"unknown function `{name}`", hint)
         args = tuple(self.visit(arg, scope) for arg in node.args)
         if node.keywords or (len(args) < 2 if name in EXTREMES else len(args) != 1):
@@ -341,11 +338,9 @@ class _Parser:
             self.want_number(arg, written, name, scope)
         return call(name, args)
 
-    def macro(
-        self, name: str, args: list[ast.expr], keywords: list[ast.keyword], node: ast.expr, scope: Scope
-    ) -> Node:
+    def macro(self, name: str, args: list[ast.expr], keywords: list[ast.keyword], node: ast.expr, scope: Scope) -> Node:
         """A macro's body with its arguments in place of its parameters."""
-        macro = self.defines.get(name) or BUILT_INS[name]
+        macro: Define | BuiltIn = self.defines.get(name) or BUILT_INS[name]
         if name in scope.macros:
             raise scope.error(node, f"macro `{name}` uses itself: {' -> '.join([*scope.macros, name])}")
         form = f"{name}({', '.join(macro.params)})" if macro.params else name

@@ -47,14 +47,9 @@ class Scope:
     def _unreadable(self, error: SyntaxError) -> LanguageError:
         at = self.indent + max(0, (error.offset or 1) - 1)
         hint = None
-        for before, token in zip([None, *self.tokens], self.tokens, strict=False):
-            if token.text == "=" and not any(t.text == "(" for t in self.tokens[: self.tokens.index(token)]):
-                at, hint = token.start, "write `==` to compare"
-            elif before and before.text in ("<", ">", "=") and token.text in ("=", ">", "<") and before.end == token.start:
-                at, hint = before.start, "comparisons are < <= > >= == !="
-            else:
-                continue
-            break
+        signs = [t for t in self.tokens if t.text == "="]
+        if signs:
+            at, hint = signs[0].start, "comparisons are < <= > >= == !="
         reason = (error.msg or "invalid syntax").split(". ")[0]
         found = next((t for t in self.tokens if t.start <= at < t.end), None)
         if at >= len(self.text.rstrip()):
