@@ -6,7 +6,8 @@
 //              of B, products and sums in float32
 // Words of A are addressed by two compile-time strides, so A may be row-major (row stride = its width, step stride 1) or
 // transposed (row stride 1, step stride = its width). B is one panel: [steps][kVectors · kLanes] words, contiguous
-// (pack.h makes them). C is float32 with row stride `ldc`. Nothing here needs alignment.
+// (pack.h makes them), or, given its row stride kBStride, some columns of a wider matrix. C is float32 with row stride
+// `ldc`. Nothing here needs alignment.
 //
 // Register budget: kRows · kVectors accumulators, kVectors of B, one of A.
 //   AVX-512 (32 registers): 6×4, 8×3, 12×2;  16 registers: 6×2, 4×3, 3×4.
@@ -35,7 +36,8 @@ struct Bf16Pairs {
 #endif
 
 // One register tile: C[kRows × kVectors·kLanes]. kAdd: += rather than =.
-template <class Product, int kRows, int kVectors, int kRowStride, int kStepStride, bool kAdd>
+template <class Product, int kRows, int kVectors, int kRowStride, int kStepStride, bool kAdd,
+          int kBStride = kVectors * kLanes>
 inline void multiply_tile(int steps, const typename Product::Word* a, const typename Product::Word* b, float* c,
                           int ldc) {
   vf sum[kRows][kVectors];
@@ -55,7 +57,7 @@ inline void multiply_tile(int steps, const typename Product::Word* a, const type
       for (int v = 0; v < kVectors; ++v) sum[r][v] = Product::step(sum[r][v], ar, bt[v]);
     }
     a += kStepStride;
-    b += kVectors * kLanes;
+    b += kBStride;
   }
   FAGEN_UNROLL
   for (int r = 0; r < kRows; ++r) {
@@ -66,12 +68,13 @@ inline void multiply_tile(int steps, const typename Product::Word* a, const type
 
 // C[rows × panels·kVectors·kLanes]; `rows` a multiple of kRows, B's panels `b_panel` words apart. A panel of B is
 // used for all rows before the next, so it should fit the first-level cache.
-template <class Product, int kRows, int kVectors, int kRowStride, int kStepStride, bool kAdd>
+template <class Product, int kRows, int kVectors, int kRowStride, int kStepStride, bool kAdd,
+          int kBStride = kVectors * kLanes>
 inline void multiply(int rows, int panels, int steps, const typename Product::Word* a,
                      const typename Product::Word* b, int b_panel, float* c, int ldc) {
   for (int panel = 0; panel < panels; ++panel)
     for (int r = 0; r < rows; r += kRows)
-      multiply_tile<Product, kRows, kVectors, kRowStride, kStepStride, kAdd>(
+      multiply_tile<Product, kRows, kVectors, kRowStride, kStepStride, kAdd, kBStride>(
           steps, a + r * kRowStride, b + panel * b_panel, c + r * ldc + panel * kVectors * kLanes, ldc);
 }
 
