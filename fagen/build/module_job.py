@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,20 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..check import check_module
 from ..errors import PlanError, Problem
-from ..plan import Plan, plan
-from ..render import Source, render
+from ..render import Source
 from ..render_module import HOST_FLAGS, LINK_FLAGS, render_module
 from ..resources import templates_dir
-from ..runtime.variant import Variant
-from ..spec import Spec, expand, load
-from ..target import ISAS, TARGETS
+from ..spec import expand, load
+from ..target import ISAS
 from ..toolchain import OLDEST_TORCH, Compiler, Torch
 from .cache import Cache
 from .compile import Unit
 from .job import Job
 from .keys import Headers, digest, object_key, read_headers
+from .planning import plan_spec, render_plan
 from .progress import Progress
 
 _RUNTIME = Path(__file__).resolve().parents[1] / "runtime"
@@ -42,7 +39,9 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
         raise PlanError(Problem("every variant waits for keys that are not built yet", path=spec.path))
     plans = plan_spec(spec, variants)
     headers = read_headers(templates_dir() / "include")
-    kernels = {p.variant.name: [_kernel(source, headers, compiler) for source in render(p)] for p in plans}
+    kernels = {
+        p.variant.name: [_kernel(source, headers, compiler) for source in render_plan(p, spec.path)] for p in plans
+    }
     features = tuple(dict.fromkeys(feature for p in plans for feature in ISAS[p.isa].features))
 
     def module_files(namespace: str) -> dict[str, str]:
@@ -62,7 +61,11 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
         shutil.copytree(_RUNTIME, folder / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
 
     def run_check(folder: Path, progress: Progress) -> Mapping[str, Any]:
-        return {} if check == "off" else check_module(folder, level=check, cache=cache, progress=progress)
+        if check == "off":
+            return {}
+        from ..check import check_module
+
+        return check_module(folder, level=check, cache=cache, progress=progress)
 
     return Job(
         name=spec.name,
@@ -104,36 +107,6 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
         fill=fill,
         check=run_check,
     )
-
-
-def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
-    """The plan of every variant. Raises one :class:`PlanError` with all that the target cannot do."""
-    problems = [problem for name in spec.targets if (problem := _refuse_target(name, spec.path)) is not None]
-    plans = []
-    for variant in [] if problems else variants:
-        try:
-            plans.append(plan(variant))
-        except PlanError as error:
-            problems += error.problems
-    if problems:
-        raise PlanError(problems)
-    return plans
-
-
-def _refuse_target(name: str, path: str) -> Problem | None:
-    built = ", ".join(other for other, target in TARGETS.items() if target.built)
-    if name == "native":
-        message = (
-            "target native: no GPU is visible here" if not _gpu_visible() else "target native: no GPU is built for yet"
-        )
-        return Problem(message, path=path, hint=f"name a target: {', '.join(TARGETS)} (built so far: {built})")
-    if not TARGETS[name].built:
-        return Problem(f"target {name}: its schedule is not built yet", path=path, hint=f"built so far: {built}")
-    return None
-
-
-def _gpu_visible() -> bool:
-    return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and Path("/dev/nvidia0").exists()
 
 
 def _kernel(source: Source, headers: Headers, compiler: Compiler) -> Unit:

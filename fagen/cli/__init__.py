@@ -23,6 +23,9 @@ app = typer.Typer(
 )
 
 SpecArgument = Annotated[Path, typer.Argument(help="A spec, as specs/cpu.yaml.", show_default=False)]
+ModuleArgument = Annotated[
+    str, typer.Argument(help="A published folder, or the name of one in --out.", show_default=False)
+]
 VariantOption = Annotated[
     list[str] | None, typer.Option("--variant", "-v", help="Only this one; may be repeated.", show_default=False)
 ]
@@ -82,10 +85,8 @@ def build(
 
 @app.command()
 def check(
-    module: Annotated[str, typer.Argument(help="A published folder, or the name of one in --out.", show_default=False)],
-    variant: Annotated[
-        list[str] | None, typer.Option("--variant", "-v", help="Only this one; may be repeated.")
-    ] = None,
+    module: ModuleArgument,
+    variant: VariantOption = None,
     case: Annotated[str | None, typer.Option(help="Only this case, as a failed check names it.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed of the inputs; a new one if not given.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Every case, however long it takes.")] = False,
@@ -103,6 +104,68 @@ def check(
         from .checking import check_again
 
         check_again(module, out, variant or [], case, seed, full=full, as_json=as_json)
+
+
+@app.command()
+def bench(
+    module: ModuleArgument,
+    variant: VariantOption = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(help="As B1,H8,Hk2,S4096, or Sq and Skv apart; may be repeated.", show_default="S1024 and S4096"),
+    ] = None,
+    forward_only: Annotated[bool, typer.Option("--forward-only", help="Leave the backward pass out.")] = False,
+    flex: Annotated[bool, typer.Option("--flex", help="Also against compiled FlexAttention (slow to start).")] = False,
+    rounds: Annotated[int, typer.Option(min=3, help="Interleaved rounds; medians are taken over them.")] = 9,
+    write: Annotated[Path | None, typer.Option(help="Write the figures as JSON here.", show_default=False)] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw them as a PNG here.", show_default=False)] = None,
+    out: OutOption = Path("generated"),
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a published module beside torch's own attention, in one run.
+
+    \b
+    fagen bench cpu
+    fagen bench cpu -v causal_d64 --size B1,H8,S1024 --size B4,H32,Hk8,S4096
+    fagen bench cpu --forward-only --plot bench.png --write bench.json
+    """
+    with errors_shown(as_json):
+        from .benching import bench_module
+
+        bench_module(
+            module,
+            out,
+            variant or [],
+            size or [],
+            backward=not forward_only,
+            flex=flex,
+            rounds=rounds,
+            write=write,
+            plot=plot,
+            as_json=as_json,
+        )
+
+
+@app.command()
+def explain(
+    variant: Annotated[str, typer.Argument(help="The variant's name.", show_default=False)],
+    spec: Annotated[
+        Path | None, typer.Option(help="Its spec; else it is looked for in --out, then in the ready specs.")
+    ] = None,
+    size: Annotated[str, typer.Option(help="The size to count for, as B1,H8,Hk2,S4096.")] = "B1,H8,S1024",
+    out: OutOption = Path("generated"),
+    as_json: JsonOption = False,
+) -> None:
+    """Print a variant's plan and why, the tile map of its mask, and what it moves and computes.
+
+    \b
+    fagen explain causal_d64
+    fagen explain gemma2_local --spec specs/zoo.yaml --size B1,H8,Hk4,S8192
+    """
+    with errors_shown(as_json):
+        from .explaining import explain_variant
+
+        explain_variant(variant, spec, size, out, as_json=as_json)
 
 
 @app.command("list")
@@ -132,9 +195,7 @@ def list_(
 @app.command()
 def render(
     spec: SpecArgument,
-    variant: Annotated[
-        list[str] | None, typer.Option("--variant", "-v", help="Only this one; may be repeated.")
-    ] = None,
+    variant: VariantOption = None,
     to: Annotated[Path | None, typer.Option("--to", help="Write files here instead of printing.")] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import typer
 
-from ..build.module_job import plan_spec
+from ..build.planning import plan_spec, render_plan
 from ..errors import LockError, Problem, SpecError
-from ..render import Source, render
+from ..render import Source
 from ..spec import expand, load
 from .output import print_json
 
@@ -24,7 +24,7 @@ def render_spec(spec_path: Path, names: Sequence[str], to: Path | None, *, as_js
         if name not in known:
             raise SpecError(Problem(f"no variant {name}", path=str(spec_path), hint=f"there are {', '.join(known)}"))
     wanted = [variant for variant in variants if not names or variant.name in names]
-    sources = [source for plan in plan_spec(spec, wanted) for source in render(plan)]
+    sources = [source for plan in plan_spec(spec, wanted) for source in render_plan(plan, spec.path)]
     if to is not None:
         _write(sources, to)
     if as_json:

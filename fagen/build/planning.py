@@ -1,0 +1,72 @@
+"""The plans and sources of a whole spec, or everything that its targets and templates cannot do."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import FagenError, PlanError, Problem
+from ..plan import Plan, plan
+from ..render import Source, render
+from ..runtime.variant import Variant
+from ..spec import Spec
+from ..target import TARGETS
+
+
+def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
+    """The plan of every variant. Raises one :class:`PlanError` with all that the target cannot do."""
+    problems = [problem for name in spec.targets if (problem := _refuse_target(name, spec.path)) is not None]
+    plans = []
+    for variant in [] if problems else variants:
+        try:
+            plans.append(plan(variant))
+        except PlanError as error:
+            problems += error.problems
+    if problems:
+        raise PlanError(problems)
+    return plans
+
+
+def render_plan(plan: Plan, spec_path: str) -> tuple[Source, ...]:
+    """The sources of one variant. A slip in a template raises a :class:`FagenError` that names its place in it."""
+    import jinja2
+
+    try:
+        return render(plan)
+    except (jinja2.TemplateError, TypeError) as error:
+        place = _place_in_template(error)
+        if place is None:
+            raise
+        template, line = place
+        variant = plan.variant
+        raise FagenError(
+            Problem(f"{error} (rendering {variant.name}, {spec_path}:{variant.line})", path=template, line=line)
+        ) from error
+
+
+def _place_in_template(error: Exception) -> tuple[str, int] | None:
+    """File and line of the template that an error came from: jinja puts them into tracebacks."""
+    import jinja2
+
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        return error.filename or error.name or "<template>", error.lineno
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).suffix != ".py"]
+    return (frames[-1].filename, frames[-1].lineno or 0) if frames else None
+
+
+def _refuse_target(name: str, path: str) -> Problem | None:
+    built = ", ".join(other for other, target in TARGETS.items() if target.built)
+    if name == "native":
+        message = (
+            "target native: no GPU is visible here" if not _gpu_visible() else "target native: no GPU is built for yet"
+        )
+        return Problem(message, path=path, hint=f"name a target: {', '.join(TARGETS)} (built so far: {built})")
+    if not TARGETS[name].built:
+        return Problem(f"target {name}: its schedule is not built yet", path=path, hint=f"built so far: {built}")
+    return None
+
+
+def _gpu_visible() -> bool:
+    return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and Path("/dev/nvidia0").exists()

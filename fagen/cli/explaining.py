@@ -1,0 +1,45 @@
+"""`fagen explain`: find the variant, then let the compiler account for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from ..build.planning import plan_spec
+from ..build.published import read_manifest
+from ..errors import Problem, SpecError
+from ..explain import explain
+from ..plan import Plan
+from ..resources import specs_dir
+from ..spec import expand, load
+from .output import print_json, shown_path
+from .size import parse_size
+
+
+def explain_variant(name: str, spec: Path | None, size: str, out: Path, *, as_json: bool) -> None:
+    """Print what :func:`fagen.explain.explain` says of the variant ``name`` at a size."""
+    explanation = explain(_find(name, spec, out), parse_size(size))
+    if as_json:
+        print_json(explanation.to_json())
+    else:
+        typer.echo(explanation.text())
+
+
+def _find(name: str, spec: Path | None, out: Path) -> Plan:
+    """The variant's plan: from ``spec`` if given, else from the first published module or ready spec that has it."""
+    places: list[str] = []
+    for path in sorted(out.glob("*/manifest.json")) if spec is None else []:
+        for entry in (read_manifest(path.parent) or {"variants": []})["variants"]:
+            if entry["variant"]["name"] == name:
+                return Plan.from_json(entry["plan"])
+        places.append(shown_path(path.parent.absolute()))
+    for path in [spec] if spec is not None else sorted(specs_dir().rglob("*.yaml")):
+        loaded = load(path)
+        for variant in expand(loaded):
+            if variant.name == name:
+                return plan_spec(loaded, [variant])[0]
+        places.append(shown_path(path.absolute()))
+    raise SpecError(
+        Problem(f"no variant {name} in {', '.join(places)}", hint="`fagen list SPEC` lists them, --spec names one")
+    )
