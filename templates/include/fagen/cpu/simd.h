@@ -54,42 +54,64 @@ inline vi lane_index() {
 }
 
 // The larger of two; the second where they are unordered, so a NaN in `b` survives and one in `a` does not.
-inline vf larger(vf a, vf b) { return a > b ? a : b; }
+inline vf larger(vf a, vf b) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);  // the same in one instruction
+#elif defined(__AVX2__)
+  return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return a > b ? a : b;
+#endif
+}
 
 inline bool any(vi mask) {
 #if defined(__AVX512F__)
   return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
 #else
-  int32_t bits = 0;
-  FAGEN_UNROLL
-  for (int lane = 0; lane < kLanes; ++lane) bits |= mask[lane];
-  return bits != 0;
+  return (mask[0] | mask[1] | mask[2] | mask[3]) != 0;
 #endif
+}
+
+// Lane n takes the value of lane n + by.
+template <int by>
+inline vf rotate(vf v) {
+#define FAGEN_LANE(n) (n + by) % kLanes
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(v, v, FAGEN_LANE(0), FAGEN_LANE(1), FAGEN_LANE(2), FAGEN_LANE(3), FAGEN_LANE(4),
+                                 FAGEN_LANE(5), FAGEN_LANE(6), FAGEN_LANE(7), FAGEN_LANE(8), FAGEN_LANE(9),
+                                 FAGEN_LANE(10), FAGEN_LANE(11), FAGEN_LANE(12), FAGEN_LANE(13), FAGEN_LANE(14),
+                                 FAGEN_LANE(15));
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(v, v, FAGEN_LANE(0), FAGEN_LANE(1), FAGEN_LANE(2), FAGEN_LANE(3), FAGEN_LANE(4),
+                                 FAGEN_LANE(5), FAGEN_LANE(6), FAGEN_LANE(7));
+#else
+  return __builtin_shufflevector(v, v, FAGEN_LANE(0), FAGEN_LANE(1), FAGEN_LANE(2), FAGEN_LANE(3));
+#endif
+#undef FAGEN_LANE
 }
 
 inline float sum_lanes(vf v) {
 #if defined(__AVX512F__)
-  return _mm512_reduce_add_ps((__m512)v);
-#else
-  float lanes[kLanes];
-  store(lanes, v);
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-  return lanes[0];
+  v += rotate<8>(v);
 #endif
+#if defined(__AVX2__)
+  v += rotate<4>(v);
+#endif
+  v += rotate<2>(v);
+  return (v + rotate<1>(v))[0];
 }
 
 inline float max_lanes(vf v) {
 #if defined(__AVX512F__)
-  return _mm512_reduce_max_ps((__m512)v);
-#else
-  float lanes[kLanes];
-  store(lanes, v);
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int lane = 0; lane < half; ++lane)
-      lanes[lane] = lanes[lane] > lanes[lane + half] ? lanes[lane] : lanes[lane + half];
-  return lanes[0];
+  v = larger(v, rotate<8>(v));
 #endif
+#if defined(__AVX2__)
+  v = larger(v, rotate<4>(v));
+#endif
+  v = larger(v, rotate<2>(v));
+  return larger(v, rotate<1>(v))[0];
 }
 
 }  // namespace

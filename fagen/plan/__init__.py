@@ -1,0 +1,7 @@
+"""From a variant and a target to a Plan: every number a template prints, each with its reason."""
+
+from .context import context, direction_names, shared_names
+from .make import plan
+from .model import Plan
+
+__all__ = ["Plan", "context", "direction_names", "plan", "shared_names"]

@@ -1,0 +1,55 @@
+"""A Plan: everything that a template may print, decided and explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..expr import KernelCode
+from ..runtime.variant import Variant
+from .backward import Backward
+from .forward import Forward
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one variant is built for one target.
+
+    The first fields say what every schedule needs: the variant, the name of the ``spec`` it is from, the ``target``
+    and its ``schedule`` (a folder of templates), the ``isa`` (None on targets that have no choice of one), the
+    ``flags`` that its sources are compiled with, and the ``code`` of its expressions. ``forward`` and ``backward``
+    hold what the schedule itself chose; ``backward`` is None where the variant has none. ``why`` gives a reason for
+    every choice: its keys are field names, those of backward with "backward." in front.
+    """
+
+    variant: Variant
+    spec: str
+    target: str
+    schedule: str
+    isa: str | None
+    flags: tuple[str, ...]
+    code: KernelCode
+    forward: Forward
+    backward: Backward | None
+    why: Mapping[str, str]
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """What is rendered: one source each."""
+        return ("forward",) if self.backward is None else ("forward", "backward")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists and scalars; :meth:`from_json` is its inverse."""
+        return {**asdict(self), "why": dict(self.why)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """The plan that a manifest holds."""
+        values = dict(data)
+        values["variant"] = Variant.from_json(values["variant"])
+        values["flags"] = tuple(values["flags"])
+        values["code"] = KernelCode.from_json(values["code"])
+        values["forward"] = Forward(**values["forward"])
+        values["backward"] = values["backward"] and Backward(**values["backward"])
+        return cls(**values)

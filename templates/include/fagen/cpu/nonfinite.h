@@ -1,0 +1,53 @@
+// The products of P and V where V holds what a plain product cannot take: NaN and Inf, which must not reach rows that the
+// mask keeps from their key (0 · NaN is NaN), and numbers so large that their sum overflows before it is divided by
+// the total. Both are rare and told from the packed tile's magnitude; speed is no object here.
+#pragma once
+#include "fagen/cpu/pack.h"
+
+namespace fagen {
+namespace {
+
+// From here on (2^95) a sum of 2^32 values may overflow, and V is scaled by kValueScale first.
+constexpr uint32_t kLargeBits = 0x6f000000u;
+constexpr float kValueScale = 0x1p-32f;
+
+// Element `at` along the inner dimension, of words `stride` apart.
+inline float element(F32, const float* words, int at, int stride) { return words[at * stride]; }
+#if defined(__AVX512BF16__)
+inline float element(Bf16Pairs, const uint32_t* words, int at, int stride) {
+  return widen_bf16(vu{} + (words[at / 2 * stride] >> at % 2 * 16 & 0xffffu))[0];
+}
+#endif
+
+// o[rows][kPanels · kPanel] += weights[rows][kStride] · V, over the keys from `first` to `last` (not in it) of a packed
+// tile of V ([kPanels][kStride][kPanel]) that a row admits: admitted[rows][kStride] counts from `first`, as weights do.
+template <class Product, int kStride, int kPanels, int kPanel>
+inline void add_admitted(int rows, int first, int last, const typename Product::Word* weights, const int32_t* admitted,
+                         const typename Product::Word* values, float* o) {
+  constexpr int kWords = kStride / Product::kDepth;
+  for (int r = 0; r < rows; ++r)
+    for (int key = first; key < last; ++key) {
+      if (!admitted[r * kStride + key - first]) continue;
+      const float weight = element(Product{}, weights + r * kWords, key - first, 1);
+      for (int d = 0; d < kPanels * kPanel; ++d) {
+        const typename Product::Word* column = values + d / kPanel * kWords * kPanel + d % kPanel;
+        o[r * kPanels * kPanel + d] += weight * element(Product{}, column, key, kPanel);
+      }
+    }
+}
+
+inline void scale_words(F32, float* words, int count, float scale) {
+  for (int n = 0; n < count; n += kLanes) store(words + n, load(words + n) * scale);
+}
+#if defined(__AVX512BF16__)
+inline void scale_words(Bf16Pairs, uint32_t* words, int count, float scale) {
+  for (int n = 0; n < count; n += kLanes) {
+    const vu pairs = load(words + n);
+    const vf low = widen_bf16(pairs & 0xffffu) * scale, high = widen_bf16(pairs >> 16) * scale;
+    store(words + n, narrow_bf16(low) | narrow_bf16(high) << 16);
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace fagen

@@ -1,0 +1,81 @@
+// The running softmax of a block of rows, in natural units. After the keys seen so far, x being their scores and m the
+// largest of them, a row's state is
+//
+//   largest   m            (-inf before the first key)
+//   total     Σ exp(x - m)  by lanes
+//   o         Σ exp(x - m) v
+//
+// x is rounded to float32 before m is subtracted, and the difference is exact where it matters: scores of any
+// magnitude give the right weights.
+#pragma once
+#include "fagen/cpu/gemm.h"
+
+namespace fagen {
+namespace {
+
+// e^x for x <= 0, and NaN for NaN. e^0 is 1 exactly; within 3 units in the last place down to e^-30, where a weight no longer
+// shows beside the largest, and to 2^-20 of itself below. 0 from -104 on, so for -inf too.
+inline vf exp_weight(vf x) {
+  x = larger(broadcast(-104.0f), x);
+  // n = x / ln 2 to the nearest integer: 1.5 · 2^23 leaves no room for a fraction.
+  const vf shifted = x * 1.44269504088896341f + 12582912.0f;
+  const vf n = shifted - 12582912.0f;
+#if defined(__FMA__)
+  const vf r = x - n * 0.693147180559945309f;
+#else
+  const vf r = x - n * 0.693359375f + n * 2.12194440e-4f;
+#endif
+  vf p = 0.041890156f + r * 0.008312521f;  // minimax on ±ln 2 / 2, with the first two coefficients held at 1
+  p = 0.16667114f + r * p;
+  p = 0.4999923f + r * p;
+  p = 1.0f + r * p;
+  p = 1.0f + r * p;
+#if defined(__AVX512F__)
+  return (vf)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
+#else
+  // 2^(n + 64) and 2^-64 are in range where 2^n is not, and the product is rounded once. The lowest bits of `shifted`
+  // are n.
+  return (vf)((vi)p + (((vi)shifted + 64) << 23)) * 0x1p-64f;
+#endif
+}
+
+// Two vectors of weights of adjacent keys, as A of the product with V.
+inline void store_weights(F32, float* to, vf first, vf second) {
+  store(to, first);
+  store(to + kLanes, second);
+}
+#if defined(__AVX512BF16__)
+inline void store_weights(Bf16Pairs, uint32_t* to, vf first, vf second) {
+  store(to, (vu)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+}
+#endif
+
+// Takes the scores x[rows][kStride] of `keys` keys (a multiple of 2 kLanes) into the state, and leaves their weights
+// exp(x - m) in weights[rows][kStride / Product::kDepth]. most[r] holds, by lanes, the largest x of row r. The state is
+// largest[rows], total[rows][kLanes] and o[rows][kWidth].
+template <class Product, int kStride, int kWidth>
+inline void weigh(int rows, int keys, const float* x, const vf* most, float* largest, float* total, float* o,
+                  typename Product::Word* weights) {
+  for (int r = 0; r < rows; ++r) {
+    const float now = max_lanes(most[r]);
+    vf sum = load(total + r * kLanes);
+    if (now > largest[r]) {
+      const vf decay = exp_weight(broadcast(largest[r] - now));
+      sum *= decay;
+      for (int d = 0; d < kWidth; d += kLanes) store(o + r * kWidth + d, load(o + r * kWidth + d) * decay);
+      largest[r] = now;
+    }
+    // Where no key has a score above -inf yet, any finite reference makes all weights 0.
+    const float m = largest[r] == -__builtin_inff() ? 0.0f : largest[r];
+    for (int n = 0; n < keys; n += 2 * kLanes) {
+      const vf first = exp_weight(load(x + r * kStride + n) - m);
+      const vf second = exp_weight(load(x + r * kStride + n + kLanes) - m);
+      sum += first + second;
+      store_weights(Product{}, weights + (r * kStride + n) / Product::kDepth, first, second);
+    }
+    store(total + r * kLanes, sum);
+  }
+}
+
+}  // namespace
+}  // namespace fagen
