@@ -59,7 +59,8 @@ def expand_all(spec: Spec) -> Expansion:
     for entry in spec.entries:
         total += math.prod(len(axis) for axis in entry.matrix.values())
         if total > MAX_VARIANTS:
-            message = f"this makes {total:,} variants so far; a spec holds at most {MAX_VARIANTS:,}"
+            counted = f"{total:,}" if total < 10**12 else "more than 10^12"
+            message = f"this makes {counted} variants so far; a spec holds at most {MAX_VARIANTS:,}"
             result.founds.append(Found(message, entry.place))
             return result
     taken: dict[str, tuple[str, Place]] = {}

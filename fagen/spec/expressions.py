@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fagen.runtime.language import Define, LanguageError, Node, NumberError, parse, reads, unparse, value
+from fagen.runtime.language import Define, LanguageError, Node, parse, reads, unparse
 from fagen.runtime.language.scope import Scope
 from fagen.runtime.variant import Expression, Param
+from fagen.spec.constant import NoValueError, value_of
 from fagen.spec.document import Document, Scalar
 from fagen.spec.quoting import quoted
 from fagen.spec.validate import Found
@@ -21,7 +22,7 @@ from fagen.spec.validate import Found
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Expressions are printed in comments of generated source, so what could end a comment or join its line to the next
 # stops here, whatever the grammar would say of it.
-_UNSAFE = re.compile(r"[^ -~]|\\|\*/|/\*|\?\?")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]|\\|\*/|/\*|\?\?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +105,8 @@ def read_constant(expression: Written, names: Names, key: str) -> tuple[int | fl
     if node is None:
         return None, problem
     try:
-        return value(node), None
-    except NumberError as error:
+        return value_of(node), None
+    except NoValueError as error:
         return None, expression.found(f"`{key}`: {error}", 0)
 
 

@@ -14,7 +14,7 @@ from fagen.errors import Problem, SpecError
 from fagen.runtime.language import BUILT_INS, RESERVED, Define
 from fagen.runtime.variant import Param
 from fagen.spec import names
-from fagen.spec.document import Document, Mapping, Node, Place, Scalar, describe, parse, shorten
+from fagen.spec.document import Document, Mapping, Node, Place, Scalar, describe, shorten
 from fagen.spec.document import Sequence as SequenceNode
 from fagen.spec.expand import expand_all
 from fagen.spec.expressions import Names, misspelt, read_constant, unsafe, written
@@ -22,6 +22,7 @@ from fagen.spec.model import Entry, Spec, Value
 from fagen.spec.schema import VariantKeys, variant_keys
 from fagen.spec.targets import read_target
 from fagen.spec.validate import Found, Validated, node_at, told, validate, validate_value
+from fagen.spec.yaml_tree import parse
 
 MAX_BYTES = 512 * 1024
 
@@ -51,7 +52,7 @@ def load_text(text: str, name: str = "<spec>") -> Spec:
 
 
 def _read(path: Path) -> str:
-    shown = str(path)
+    shown = shorten(str(path), 1000)
     try:
         with open(path, "rb", opener=lambda file, flags: os.open(file, flags | getattr(os, "O_NONBLOCK", 0))) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -242,6 +243,10 @@ class _Reader:
             self.say("`variants` is empty: expected at least one", node.place)
         defaults = self._values(("defaults",), self.file.defaults)
         broken_defaults = {str(loc[1]) for loc in self.left_out if len(loc) == 2 and loc[0] == "defaults"}
+        broken_keys: dict[str | int, set[str]] = {}
+        for path in self.left_out:
+            if path[0] == "variants" and len(path) > 2:
+                broken_keys.setdefault(path[1], set()).add(str(path[2]))
         found = []
         for index, keys in enumerate(self.file.variants):
             loc = ("variants", index)
@@ -249,7 +254,7 @@ class _Reader:
                 continue
             own = self._values(loc, keys)
             nulls = {key for key in variant_keys() if key in keys.model_fields_set and getattr(keys, key) is None}
-            broken = {str(path[2]) for path in self.left_out if path[:2] == loc and len(path) > 2} | broken_defaults
+            broken = broken_keys.get(index, set()) | broken_defaults
             merged = {**{key: value for key, value in defaults.items() if key not in nulls}, **own}
             matrix = self._matrix(loc, keys.matrix or {}, own, broken)
             named = node_at(self.root, (*loc, "name"))

@@ -25,7 +25,9 @@ def hint_for_yaml_error(text: str, index: int) -> str | None:
         return None
     key = before[-1]
     value = _expression_at(line, key.end())
-    if not value or value[0] in "\"'" or not any(mark in value for mark in _MARKS):
+    if value[:1] in ('"', "'"):
+        return "quote the whole expression, not a part of it" if _goes_on_after_its_quote(value) else None
+    if not any(mark in value for mark in _MARKS):
         return None
     return f'quote the expression: `{key.group(1)}: "{value}"`'
 
@@ -33,6 +35,11 @@ def hint_for_yaml_error(text: str, index: int) -> str | None:
 def quoted(key: str, text: str) -> str:
     """The hint that shows ``text`` quoted."""
     return f'quote the expression: `{key}: "{text}"`' if '"' not in text else "quote the expression"
+
+
+def _goes_on_after_its_quote(value: str) -> bool:
+    closing = value.find(value[0], 1)
+    return 0 < closing < len(value) - 1
 
 
 def _expression_at(line: str, start: int) -> str:

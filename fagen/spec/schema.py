@@ -84,12 +84,6 @@ def _check_target(value: Any) -> Any:
     return value
 
 
-def _check_axis(value: Any) -> Any:
-    if not isinstance(value, list) or not value or any(not isinstance(item, (str, int, float)) for item in value):
-        raise _expected("a list of numbers, words or truth values")
-    return value
-
-
 def _check_dtype(value: Any) -> Any:
     if isinstance(value, dict):
         if value and set(value) <= {"q", "k", "v", "o"} and all(isinstance(item, str) for item in value.values()):
@@ -112,9 +106,8 @@ _EXTENT: dict[str, Any] = {"anyOf": [{"enum": list(EXTENTS)}, {"type": "integer"
 _DTYPE: dict[str, Any] = {
     "anyOf": [{"enum": list(DTYPES)}, {"type": "object", "additionalProperties": {"type": "string"}}]
 }
-_AXIS: dict[str, Any] = {"type": "array", "items": {"type": ["number", "string", "boolean"]}, "minItems": 1}
 
-Bool = Annotated[bool, Rule(_of_types("true or false", bool), {"type": "boolean"})]
+Bool = Annotated[bool, Rule(_of_types("true or false", bool, choices=("true", "false")), {"type": "boolean"})]
 Text = Annotated[str | int | float, Rule(_of_types("an expression", str, int, float), _NUMBER_OR_TEXT)]
 Constant = Annotated[
     str | int | float,
@@ -125,7 +118,11 @@ Tile = Annotated[int, _whole(1, MAX_TILE)]
 Width = Annotated[int, _whole(1, MAX_HEAD_DIM)]
 Extent = Annotated[str | int, Rule(_check_extent, _EXTENT)]
 Dtype = Annotated[str | dict[str, str], Rule(_check_dtype, _DTYPE)]
-Axis = Annotated[list[Any], Rule(_check_axis, _AXIS)]
+AxisValue = Annotated[
+    str | int | float | bool,
+    Rule(_of_types("a number, word or truth value", str, int, float, bool), {"type": ["number", "string", "boolean"]}),
+]
+Axis = Annotated[list[AxisValue], Field(min_length=1)]
 
 
 def listed(words: Sequence[str]) -> str:

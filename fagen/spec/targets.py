@@ -9,6 +9,8 @@ from fagen.spec.schema import listed
 from fagen.spec.validate import Found
 from fagen.target import TARGETS
 
+OLDEST = 75  # of the architectures that CUDA 13.0 knows
+
 _ARCHITECTURE = re.compile(r"(?:(?:sm|compute)_?)?([0-9]{1,3})(?:\.([0-9]))?([af]?)", re.IGNORECASE)
 
 
@@ -31,7 +33,13 @@ def read_target(text: str, place: Place) -> tuple[str | None, Found | None]:
     name = normal_target(text)
     if name in known_targets():
         return name, None
-    hint = f"write `{name}a`" if f"{name}a" in TARGETS else None
-    return None, Found(
-        f"unknown target `{shorten(text)}`: expected {listed(known_targets())}", place, hint, name, known_targets()
-    )
+    message = f"unknown target `{shorten(text)}`: expected {listed(known_targets())}"
+    match = _ARCHITECTURE.fullmatch(text.strip())
+    if match is None:
+        return None, Found(message, place, None, name, known_targets())
+    number = re.sub("[af]$", "", name)
+    near = [target for target in (number, number + "a") if target in TARGETS]
+    hint = f"write `{near[0]}`" if near else None
+    if int(number.removeprefix("sm_")) < OLDEST:
+        hint = f"CUDA 13 compiles for sm_{OLDEST} and newer"
+    return None, Found(message, place, hint)

@@ -39,11 +39,17 @@ class Found:
 
 def did_you_mean(found: Found) -> str | None:
     """The nearest of the words that would have been right."""
-    if not found.word or len(found.word) > 60:
+    near = nearest(found.word, found.choices)
+    return f"did you mean `{near}`?" if near else None
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice most like a word, upper and lower case and - and _ being the same, or None."""
+    if not word or len(word) > 60:
         return None
-    folded = {choice.lower().replace("-", "_"): choice for choice in reversed(found.choices)}
-    near = difflib.get_close_matches(found.word.lower().replace("-", "_"), folded, n=1, cutoff=0.6)
-    return f"did you mean `{folded[near[0]]}`?" if near else None
+    folded = {choice.lower().replace("-", "_"): choice for choice in reversed(list(choices))}
+    near = difflib.get_close_matches(word.lower().replace("-", "_"), folded, n=1, cutoff=0.6)
+    return folded[near[0]] if near else None
 
 
 def told(founds: Iterable[Found], path: str, earlier: Sequence[Problem] = ()) -> list[Problem]:
@@ -124,8 +130,9 @@ def _expected(mistake: Any, node: Node, where: str) -> Found:
         "dict_type": "a mapping",
         "list_type": "a list",
         "too_long": f"at most {MAX_RANK} extents",
+        "too_short": "at least one value",
     }.get(mistake["type"], mistake["msg"])
-    found = describe(node) if mistake["type"] != "too_long" else f"{context['actual_length']}"
+    found = str(context["actual_length"]) if mistake["type"] == "too_long" else describe(node)
     choices = tuple(context.get("choices", ()))
     word = node.text if isinstance(node, Scalar) else ""
     hint = None
@@ -133,6 +140,8 @@ def _expected(mistake: Any, node: Node, where: str) -> Found:
         hint = "write `true`"
     elif choices == ("true", "false") and word.lower() in ("no", "off", "n"):
         hint = "write `false`"
+    elif expected == "an expression" and where == "`mask`" and word == "true":
+        hint = "leave `mask` out to admit every pair"
     elif expected == "an expression" and isinstance(node, (SequenceNode, Mapping)):
         hint = "an expression that begins with a bracket or brace must be quoted"
     return Found(f"{where}: expected {expected}, found {found}", node.place, hint, word, choices)
@@ -169,8 +178,10 @@ def _of(loc: Loc) -> str:
 
 
 def _name_of(loc: Loc) -> str:
-    names = [str(part) for part in loc if isinstance(part, str)]
-    return f"`{names[-1]}`" if names and names[-1] != "variants" else "a variant" if len(loc) > 1 else "`variants`"
+    names = [part for part in loc if isinstance(part, str)]
+    if names == ["variants"] and len(loc) > 1:
+        return "a variant"
+    return f"`{names[-1]}`" + (" in a matrix" if "matrix" in names[:-1] else "") if names else "the spec"
 
 
 def _empty_values(root: Mapping) -> Iterable[Found]:
@@ -193,6 +204,7 @@ def _repaired(data: dict[str, Any], mistakes: Sequence[Any]) -> tuple[dict[str, 
     """A copy without the values that are wrong and with stand-ins for needed ones, and the paths that were changed."""
     data = copy.deepcopy(data)
     broken: set[Loc] = set()
+    guesses = MAX_PROBLEMS
     for mistake in mistakes:
         loc: Loc = mistake["loc"]
         if loc[0] == "variants" and len(loc) > 1:
@@ -204,6 +216,9 @@ def _repaired(data: dict[str, Any], mistakes: Sequence[Any]) -> tuple[dict[str, 
         loc = loc[:depth]
         if mistake["type"] != "extra_forbidden" or len(mistake["loc"]) > depth:
             broken.add(loc)
+        elif guesses:  # what a mistyped key was meant to be is not said to be missing as well
+            guesses -= 1
+            broken.add((*loc[:-1], nearest(str(loc[-1]), _known_keys(loc[:-1])) or ""))
         holder: Any = data
         for part in loc[:-1]:
             holder = holder[part]
