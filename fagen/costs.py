@@ -14,6 +14,17 @@ from .runtime.variant import Variant
 ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 
 
+@dataclass(frozen=True)
+class ProblemSize:
+    """One problem size; ``kv_heads`` divides ``heads``."""
+
+    batch: int = 1
+    heads: int = 8
+    kv_heads: int = 8
+    q_len: int = 1024
+    kv_len: int = 1024
+
+
 def operations(variant: Variant, pairs: float, direction: str) -> float:
     """Multiplies and adds of the products over ``pairs`` admitted (query, key) pairs.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..costs import operations
+from ..costs import ProblemSize, operations
 from ..runtime.check.cases import Case
 from ..runtime.check.inputs import Inputs, draw
 from ..runtime.module import Module
@@ -23,21 +23,10 @@ from .report import BenchReport, Cell
 
 
 @dataclass(frozen=True)
-class Size:
-    """One problem size; ``kv_heads`` divides ``heads``."""
-
-    batch: int = 1
-    heads: int = 8
-    kv_heads: int = 8
-    q_len: int = 1024
-    kv_len: int = 1024
-
-
-@dataclass(frozen=True)
 class Options:
     """What to measure. ``flex`` adds compiled FlexAttention, whose first call compiles for a while."""
 
-    sizes: Sequence[Size] = field(default_factory=lambda: (Size(), Size(q_len=4096, kv_len=4096)))
+    sizes: Sequence[ProblemSize] = field(default_factory=lambda: (ProblemSize(), ProblemSize(q_len=4096, kv_len=4096)))
     variants: Sequence[str] = ()
     backward: bool = True
     flex: bool = False
@@ -68,7 +57,7 @@ def bench(module: Module, options: Options, progress: Callable[[str], None] = la
     )
 
 
-def _cells(op: Any, size: Size, options: Options) -> Iterable[Cell]:
+def _cells(op: Any, size: ProblemSize, options: Options) -> Iterable[Cell]:
     variant: Variant = op.variant
     case = Case("bench", size.q_len, size.kv_len, size.batch, size.heads, size.kv_heads, runs=True)
     inputs = draw(variant, [tree for tree in trees(variant) if tree is not None], case, options.seed)
@@ -111,7 +100,7 @@ def _calls(
     return forward, backward
 
 
-def _admitted(variant: Variant, size: Size, inputs: Inputs) -> float:
+def _admitted(variant: Variant, size: ProblemSize, inputs: Inputs) -> float:
     """Pairs that the mask admits, over batches and heads."""
     pairs = float(size.batch * size.heads * size.q_len * size.kv_len)
     if variant.mask is None:
@@ -120,7 +109,9 @@ def _admitted(variant: Variant, size: Size, inputs: Inputs) -> float:
     return pairs * float(allowed.sum(dtype=torch.float64)) / allowed.numel()
 
 
-def _cell(variant: Variant, direction: str, size: Size, operations: float, timings: Mapping[str, Timing]) -> Cell:
+def _cell(
+    variant: Variant, direction: str, size: ProblemSize, operations: float, timings: Mapping[str, Timing]
+) -> Cell:
     return Cell(
         variant=variant.name,
         dtype=variant.dtype,

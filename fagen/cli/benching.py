@@ -11,7 +11,7 @@ from types import ModuleType
 import typer
 
 from ..bench.report import BenchReport, draw, summary
-from ..bench.run import Options, Size, bench
+from ..bench.run import Options, bench
 from .listing import find_module, read_module
 from .output import print_json, print_table
 from .size import parse_size
@@ -36,7 +36,7 @@ def bench_module(
     for name in variants:
         if name not in known:
             raise typer.BadParameter(f"no variant {name}; there are {', '.join(known)}", param_hint="--variant")
-    chosen = {"sizes": tuple(Size(**vars(parse_size(text))) for text in sizes)} if sizes else {}
+    chosen = {"sizes": tuple(parse_size(text) for text in sizes)} if sizes else {}
     options = Options(variants=tuple(variants), backward=backward, flex=flex, rounds=rounds, **chosen)
     report = bench(import_module(folder)._module, options, lambda line: typer.echo(line, err=True))
     if write is not None:

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import typer
 
+from ..costs import ProblemSize
+
 _PART = re.compile(r"(B|Hk|H|Sq|Skv|S)(\d{1,9})")
-
-
-@dataclass(frozen=True)
-class ProblemSize:
-    """One problem size; ``kv_heads`` divides ``heads``."""
-
-    batch: int = 1
-    heads: int = 8
-    kv_heads: int = 8
-    q_len: int = 1024
-    kv_len: int = 1024
 
 
 def parse_size(text: str) -> ProblemSize:

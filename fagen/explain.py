@@ -1,0 +1,128 @@
+"""`fagen explain`: what was planned for a variant and why, what its mask leaves to do, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from .costs import ProblemSize, costs
+from .plan import Plan
+from .tilemap import TileMap, tile_map
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One direction at one size: operations over the admitted pairs, bytes moved and held beyond inputs and outputs.
+
+    ``formulas`` has the same four as text, in B, H, Hk, Sq, Skv and pairs.
+    """
+
+    direction: str
+    operations: float
+    moved: float
+    moved_unfused: float
+    extra_unfused: float
+    formulas: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything `fagen explain` prints."""
+
+    plan: Plan
+    size: ProblemSize
+    map: TileMap
+    costs: tuple[Cost, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists and scalars."""
+        return {
+            "variant": self.plan.variant.to_json(),
+            "target": self.plan.target,
+            "isa": self.plan.isa,
+            "size": vars(self.size),
+            "choices": [{"name": name, "value": value, "why": why} for name, value, why in _choices(self.plan)],
+            "tiles": self.map.to_json(),
+            "costs": [vars(cost) for cost in self.costs],
+        }
+
+    def text(self) -> str:
+        """The same for people."""
+        return "\n".join(_lines(self))
+
+
+def explain(plan: Plan, size: ProblemSize) -> Explanation:
+    """Account for a plan at a problem size; nothing is compiled.
+
+    The mask's params, if it has any, are drawn as the build's check draws them; the tile map is of the first batch
+    entry and head, and the costs take its share of admitted pairs for all of them.
+    """
+    drawn = tile_map(plan, size)
+    pairs = drawn.admitted * size.batch * size.heads
+    return Explanation(plan, size, drawn, tuple(_cost(plan, size, pairs, each) for each in plan.directions))
+
+
+def _cost(plan: Plan, size: ProblemSize, pairs: float, direction: str) -> Cost:
+    found = costs(plan.variant, direction)
+    values = {
+        "B": size.batch,
+        "H": size.heads,
+        "Hk": size.kv_heads,
+        "Sq": size.q_len,
+        "Skv": size.kv_len,
+        "pairs": pairs,
+    }
+    formulas = {field.name: getattr(found, field.name) for field in fields(found)}
+    numbers = {
+        name: float(formula.subs({symbol: values[symbol.name] for symbol in formula.free_symbols}))
+        for name, formula in formulas.items()
+    }
+    return Cost(direction=direction, formulas={name: str(formula) for name, formula in formulas.items()}, **numbers)
+
+
+def _choices(plan: Plan) -> Iterator[tuple[str, Any, str]]:
+    """(name, value, reason) of everything the planner decided, in the plan's own order."""
+    values: dict[str, Any] = {"target": plan.target, "schedule": plan.schedule, "isa": plan.isa, "flags": plan.flags}
+    values |= {field.name: getattr(plan.forward, field.name) for field in fields(plan.forward)}
+    if plan.backward is not None:
+        values |= {f"backward.{field.name}": getattr(plan.backward, field.name) for field in fields(plan.backward)}
+    for name, why in plan.why.items():
+        yield name, values.get(name), why
+
+
+def _lines(explanation: Explanation) -> Iterator[str]:
+    plan, size = explanation.plan, explanation.size
+    variant = plan.variant
+    yield f"{variant.name}, of spec {plan.spec}, for {plan.target}" + (f" ({plan.isa})" if plan.isa else "")
+    yield f"  {variant.dtype}, head dim {variant.head_dim}, value dim {variant.value_dim}, layout {variant.layout}"
+    for what, expression in (("mask", variant.mask), ("score", variant.score)):
+        if expression is not None:
+            same = expression.text == expression.resolved
+            yield f"  {what}: {expression.text}" + ("" if same else f"   that is: {expression.resolved}")
+    yield "\nchoices"
+    for name, value, why in _choices(plan):
+        shown = " ".join(value) if isinstance(value, tuple) else value
+        yield f"  {name}: {shown}\n      {why}" if shown not in (None, "") else f"  {name}\n      {why}"
+    heads = f"H {size.heads}" + (f", Hk {size.kv_heads}" if size.kv_heads != size.heads else "")
+    at = f"B {size.batch}, {heads}, Sq {size.q_len}, Skv {size.kv_len}"
+    tiles = f"{explanation.map.tile_q} queries × {explanation.map.tile_kv} keys"
+    yield f"\ntiles of {tiles}, at {at} (first batch and head)"
+    yield from explanation.map.lines()
+    for cost in explanation.costs:
+        yield f"\n{cost.direction}, at {at}"
+        yield f"  operations    {_si(cost.operations)}op   = {cost.formulas['operations']}"
+        yield f"  bytes moved   {_si(cost.moved)}B   = {cost.formulas['moved']}"
+        ratio = cost.moved_unfused / cost.moved if cost.moved else 1.0
+        yield f"    unfused     {_si(cost.moved_unfused)}B, {ratio:.1f}×   = {cost.formulas['moved_unfused']}"
+        yield f"  score matrices that an unfused formula holds and this kernel does not   {_si(cost.extra_unfused)}B"
+        yield f"                = {cost.formulas['extra_unfused']}"
+
+
+def _si(number: float) -> str:
+    """Three digits and a decimal prefix."""
+    prefixes = iter(" kMGTP")
+    prefix = next(prefixes)
+    while abs(number) >= 999.5 and prefix != "P":
+        number, prefix = number / 1000, next(prefixes)
+    return f"{number:.3g} {prefix.strip()}"
