@@ -21,7 +21,7 @@ def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
     plans = []
     for variant in [] if problems else variants:
         try:
-            plans.append(plan(variant))
+            plans.append(plan(variant, "cpu", spec.isa, spec=spec.name))
         except PlanError as error:
             problems += error.problems
     if problems:

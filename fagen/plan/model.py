@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..expr import KernelCode
@@ -41,7 +41,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars; :meth:`from_json` is its inverse."""
-        return {**asdict(self), "why": dict(self.why)}
+        return asdict(replace(self, why=dict(self.why)))  # asdict copies no mapping proxy
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
