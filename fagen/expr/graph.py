@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -267,6 +267,30 @@ class Graph:
         if condition.op == "not":
             return self.select(condition.args[0], no, yes)
         return self._node("select", (condition, yes, no), yes.type)
+
+
+    def again(self, node: Node, args: tuple[Node, ...]) -> Node:
+        """The operation of a node over other operands."""
+        if node.op in ("const", "name"):
+            return node
+        if node.op == "read":
+            return self.read(str(node.value), args, node.type)
+        if node.op in ("and", "or"):
+            return self.logic(node.op, args)
+        if node.op in ("lt", "le", "eq"):
+            return self.compare(node.op, *args)
+        if node.op in REAL_FUNCTIONS:
+            return self.function(node.op, *args)
+        special = {"to_real": self.to_real, "not": self.not_, "select": self.select, "div": self.div}
+        return special[node.op](*args) if node.op in special else self.arithmetic(node.op, *args)
+
+    def substitute(self, root: Node, replacements: Mapping[Node, Node]) -> Node:
+        """The root with some nodes replaced."""
+        done = dict(replacements)
+        for node in below((root,)):
+            if node not in done:
+                done[node] = self.again(node, tuple(done[arg] for arg in node.args))
+        return done[root]
 
 
 def below(roots: tuple[Node, ...]) -> list[Node]:

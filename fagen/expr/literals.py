@@ -13,9 +13,9 @@ from .sizes import INT32, INT64
 def float_literal(value: float) -> str:
     """A float32: the shortest decimal that reads back as it, with the suffix f."""
     if math.isnan(value):
-        return "fagen::kNan"
+        return "kNan"
     if math.isinf(value):
-        return "fagen::kInfinity" if value > 0 else "-fagen::kInfinity"
+        return "kInfinity" if value > 0 else "-kInfinity"
     shortest = next(near for digits in range(1, 10) if round_f32(near := float(f"{value:.{digits}g}")) == value)
     return f"{shortest!r}f"
 

@@ -1,19 +1,312 @@
+"""A mask's tile test and loop limits as C++ statements over templates/include/fagen/bounds.h."""
+
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
+
 from fagen.runtime.variant import Variant
+
+from .analysis import MaskAnalysis, analyse
+from .conditions import Equal, Linear, Literal, Ordered, Truth
 from .graph import Graph, Node
+from .intervals import Unbounded, Walker
+from .limits import NOTHING, Between, Both, Bound, Either, Limit, When
+from .literals import float_literal
+from .print_cpu import Printer, array_name
+from .tiles import Conjunction, EachOf, OneOf, Possible, strip
+
+_INDENT = "  "
+
 
 @dataclass(frozen=True)
 class Bounds:
+    """Bodies of the three functions that KernelCode describes, and the params they look through."""
+
     tile_test: tuple[str, ...]
     key_ranges: tuple[str, ...]
     query_ranges: tuple[str, ...]
     params: tuple[str, ...]
 
+
 def print_bounds(graph: Graph, variant: Variant, mask: Node | None) -> Bounds:
+    """The bounds of a variant's mask, which is a node of ``graph`` (None: every pair)."""
+    analysis = analyse(graph, variant, mask)
+    params: dict[str, None] = {}
+    test = ["return Tri::kAll;"] if mask is None else _TestPrinter(analysis, params).body()
     return Bounds(
-        ("return fagen::Tri::kAll;" if mask is None else "return fagen::Tri::kSome;",),
-        ("return fagen::Ranges::between(0, kv_len);",),
-        ("return fagen::Ranges::between(0, q_len);",),
-        (),
+        tuple(test),
+        tuple(_LimitPrinter(analysis, params, "kv").body(analysis.keys)),
+        tuple(_LimitPrinter(analysis, params, "q").body(analysis.queries)),
+        tuple(params),
     )
+
+
+class _Body:
+    """The statements of one function: numbers of the whole tile first, then the steps."""
+
+    def __init__(self, analysis: MaskAnalysis, params: dict[str, None]):
+        self.analysis = analysis
+        self.params = params
+        self.scalars = Printer(analysis.graph, analysis.sizes.params)
+        self.lines: list[str] = []
+        self._depth = 0
+        self._names: list[str] = []
+
+    def add(self, line: str) -> None:
+        self.lines.append(_INDENT * self._depth + line)
+
+    @contextmanager
+    def block(self, start: str) -> Iterator[None]:
+        """A block; what is named in it can be named again after it."""
+        self.add(start)
+        self._depth += 1
+        named = len(self._names)
+        yield
+        del self._names[named:]
+        self._depth -= 1
+        self.add("}")
+
+    def fresh(self, stem: str) -> str:
+        """A name nothing else in the function has; it ends in a digit or holds ``_at``."""
+        name, number = (stem, 1) if "_at" in stem else (f"{stem}1", 1)
+        while name in self._names:
+            number += 1
+            name = f"{stem}{number}"
+        self._names.append(name)
+        return name
+
+    def scalar(self, node: Node) -> str:
+        """The expression of an integer or truth value that is one for the tile."""
+        self.scalars.visit((node,))
+        return self.scalars.text(node)
+
+    def finished(self) -> list[str]:
+        return [*self.scalars.row, *self.lines]
+
+
+class _Steps:
+    """The Backend that prints: a value is the C++ expression of an interval."""
+
+    def __init__(self, body: _Body, q: str, kv: str):
+        self._body = body
+        self._spans = {"q": q, "kv": kv}
+        self.walker = Walker(self, body.analysis.sizes)
+
+    def position(self, name: str) -> str:
+        return self._spans[name]
+
+    def exact(self, node: Node) -> str:
+        return f"{'tri' if node.type == 'bool' else 'Span'}({self._body.scalar(node)})"
+
+    def constant(self, value: float) -> str:
+        return f"reals({float_literal(value).removesuffix('f')})"
+
+    def step(self, kind: str, step: str, arguments: list[str], node: Node) -> str:
+        if not step.isidentifier():
+            text = f"{step}{arguments[0]}" if len(arguments) == 1 else f"{arguments[0]} {step} {arguments[1]}"
+        else:
+            text = f"{step}({', '.join(arguments)})"
+        return self._named(kind, text, {"Span": "span", "Reals": "real", "Tri": "truth"}[kind])
+
+    def hull(self, kind: str, param: str, indices: list[str], node: Node) -> str:
+        self._body.params[param] = None
+        names = [str(index.value) if index.op == "name" else None for index in node.args]
+        stem = f"{array_name(param)}_" + ("_".join(str(name) for name in names) if all(names) else "range")
+        return self._named(kind, f"{array_name(param)}.hull({', '.join(indices)})", stem)
+
+    def _named(self, kind: str, text: str, stem: str) -> str:
+        name = self._body.fresh(stem)
+        self._body.add(f"const {kind} {name} = {text};")
+        return name
+
+
+class _TestPrinter(_Body):
+    def body(self) -> list[str]:
+        self.add("bool admits = false;")
+        self._possible(self.analysis.admits, "admits")
+        self.add("if (!admits) return Tri::kNone;")
+        self.add("bool refuses = false;")
+        self._possible(self.analysis.refuses, "refuses")
+        self.add("return refuses ? Tri::kSome : Tri::kAll;")
+        return self.finished()
+
+    def _possible(self, test: Possible, found: str, start: str = "{") -> None:
+        """A block, opened by ``start``, that sets ``found``, so far false, if the test is passed."""
+        if isinstance(test, OneOf):
+            for number, part in enumerate(test.parts):
+                self._possible(part, found, f"if (!{found}) {{" if number else start)
+            return
+        with self.block(start), ExitStack() as blocks:
+            passed = self._conjunction(test, blocks) if isinstance(test, Conjunction) else self._each(test, blocks)
+            self.add(f"if ({passed}) {found} = true;" if passed else f"{found} = true;")
+
+    def _each(self, test: EachOf, blocks: ExitStack) -> str | None:
+        passed: str | None = None
+        for part in test.parts:
+            if passed:
+                blocks.enter_context(self.block(f"if ({passed}) {{"))
+            passed = self.fresh("part")
+            self.add(f"bool {passed} = false;")
+            self._possible(part, passed)
+        return passed
+
+    def _conjunction(self, test: Conjunction, blocks: ExitStack) -> str | None:
+        """Opens blocks for all conditions but the last, which it returns."""
+        passed: str | None = None
+        q, kv = "q", "kv"
+        if test.linear:
+            self._pairs(test.linear)
+            passed = f"pairs.narrow({'planes' if self._planes(test.linear) else ''})"
+            q, kv = "pairs.q", "pairs.kv"
+        steps = _Steps(self, q, kv)
+        for literal in test.others:
+            if passed:
+                blocks.enter_context(self.block(f"if ({passed}) {{"))
+            passed = _passed(self, steps, literal)
+        return passed
+
+    def _planes(self, linear: tuple[Linear, ...]) -> list[Linear]:
+        return [condition for condition in linear if strip(self.analysis.graph, condition) is None]
+
+    def _pairs(self, linear: tuple[Linear, ...]) -> None:
+        """Makes ``pairs`` with what the linear conditions say of them."""
+        graph = self.analysis.graph
+        self.add("Pairs pairs(q, kv);")
+        for condition in linear:
+            cut = strip(graph, condition)
+            if cut is not None:
+                side = "at_least" if cut.at_least else "at_most"
+                self.add(f"pairs.{cut.of}.{side}({self.scalar(cut.bound)});")
+        planes = [
+            f"{{{condition.of_q}, {condition.of_kv}, {self.scalar(condition.rest.node(graph))}}}"
+            for condition in self._planes(linear)
+        ]
+        if planes:
+            self.add(f"const HalfPlane planes[] = {{{', '.join(planes)}}};")
+
+
+def _passed(body: _Body, steps: _Steps, literal: Literal) -> str | None:
+    """The C++ condition that a literal is not false for all pairs; None where nothing is known of it."""
+    walk = steps.walker.walk
+    try:
+        if isinstance(literal, Ordered):
+            return f"less_equal({walk(literal.low)}, {walk(literal.high)}) != Tri::kNone"
+        if isinstance(literal, Equal):
+            never = "kNone" if literal.wanted else "kAll"
+            return f"equal({walk(literal.left)}, {walk(literal.right)}) != Tri::{never}"
+        assert isinstance(literal, Truth)
+        if steps.walker.is_exact(literal.node):
+            text = body.scalar(literal.node)
+            return text if literal.wanted else f"!({text})"
+        return f"{walk(literal.node)} != Tri::{'kNone' if literal.wanted else 'kAll'}"
+    except Unbounded:
+        return None
+
+
+class _LimitPrinter(_Body):
+    """``of`` is the position that is limited."""
+
+    def __init__(self, analysis: MaskAnalysis, params: dict[str, None], of: str):
+        super().__init__(analysis, params)
+        self._keys = of == "kv"
+        self._span = "q" if self._keys else "kv"
+        graph = analysis.graph
+        if self._keys or not analysis.bottom_right:
+            self._first, self._last = "0", "kv_len" if self._keys else "q_len"
+        else:
+            self._first, self._last = self.scalar(graph.sub(graph.name("kv_len"), graph.name("q_len"))), "kv_len"
+        # A limited position of which nothing is known: all of them.
+        whole = f"Span({self._first}, {self._last} - 1)"
+        self._steps = _Steps(self, *(("q", whole) if self._keys else (whole, "kv")))
+
+    def body(self, limit: Limit) -> list[str]:
+        if limit == Between(()):
+            return [f"return Ranges::between(0, {'kv_len' if self._keys else 'q_len'});"]
+        found = self._limit(limit, named=False)
+        shifted = not self._keys and self.analysis.bottom_right
+        self.add(f"return shifted({found}, q_len - kv_len);" if shifted else f"return {found};")
+        return self.finished()
+
+    def _limit(self, limit: Limit, named: bool = True) -> str:
+        if limit == NOTHING:
+            return "Ranges::nothing()"
+        if isinstance(limit, (Between, When)):
+            text = self._between(limit) if isinstance(limit, Between) else self._when(limit.literal)
+        else:
+            step = "intersect" if isinstance(limit, Both) else "unite"
+            parts = [self._limit(part) for part in limit.parts]
+            for part in parts[1:-1]:
+                parts[0] = self._named(f"{step}({parts[0]}, {part})")
+            text = f"{step}({parts[0]}, {parts[-1]})"
+        return self._named(text) if named else text
+
+    def _named(self, text: str) -> str:
+        name = self.fresh("ranges")
+        self.add(f"const Ranges {name} = {text};")
+        return name
+
+    def _when(self, literal: Literal) -> str:
+        everything = f"Ranges::between({self._first}, {self._last})"
+        if isinstance(literal, Linear):
+            passed = self._linear(literal)
+        else:
+            known = _passed(self, self._steps, literal)
+            if known is None:
+                return everything
+            passed = known
+        return f"{passed} ? {everything} : Ranges::nothing()"
+
+    def _linear(self, literal: Linear) -> str:
+        """Whether a linear condition on the span alone can hold in it."""
+        factor = literal.of_q if self._keys else literal.of_kv
+        end = f"{self._span}.{'hi' if factor > 0 else 'lo'}"
+        times = "" if abs(factor) == 1 else f"{abs(factor)} * "
+        rest = self.scalar(literal.rest.node(self.analysis.graph))
+        return f"{rest} {'+' if factor > 0 else '-'} {times}{end} >= 0"
+
+    def _between(self, limit: Between) -> str:
+        first, last = self._first, self._last
+        for bound in limit.bounds:
+            if bound.factor > 0:
+                first = f"greatest({first}, {self._least(bound)})"
+            else:
+                last = f"least({last}, {self._past(bound)})"
+        return f"Ranges::between({first}, {last})"
+
+    def _least(self, bound: Bound) -> str:
+        """x >= -(rest + scale · top) / factor, rounded up."""
+        reach = self._reach(bound, -1)
+        return reach if bound.factor == 1 else f"ceil_quotient({reach}, {bound.factor})"
+
+    def _past(self, bound: Bound) -> str:
+        """x <= (rest + scale · top) / -factor, rounded down: the first index past it."""
+        if bound.factor == -1:
+            return self._reach(bound, 1, 1)
+        return f"floor_quotient({self._reach(bound, 1)}, {-bound.factor}) + 1"
+
+    def _reach(self, bound: Bound, sign: int, more: int = 0) -> str:
+        """sign · (rest + scale · top) + more."""
+        rest = bound.rest.times(sign).shifted(more)
+        if not bound.others.terms and not bound.others.constant:
+            return self.scalar(rest.node(self.analysis.graph))
+        top = self._top(bound, sign)
+        if rest.terms:
+            return f"{top} + ({self.scalar(rest.node(self.analysis.graph))})"
+        return f"{top} {'+' if rest.constant > 0 else '-'} {abs(rest.constant)}" if rest.constant else top
+
+    def _top(self, bound: Bound, sign: int) -> str:
+        """sign · scale · top."""
+        span = self.analysis.graph.name(self._span)
+        times = bound.scale * sign
+        if bound.others.without(span).terms or bound.others.constant:
+            end = f"{self._steps.walker.walk(bound.others.node(self.analysis.graph))}.hi"
+        else:
+            factor = bound.others.coefficient(span)
+            end = f"{self._span}.{'hi' if factor > 0 else 'lo'}"
+            times *= factor
+        return end if times == 1 else f"-{end}" if times == -1 else f"{times} * {end}"
+
+

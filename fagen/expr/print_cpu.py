@@ -1,4 +1,4 @@
-"""Graph to C++ statements for the CPU: a row's values as scalars, a key's as vectors of kLanes keys."""
+"""Graph to C++ statements for the CPU, within namespace fagen: a row's values as scalars, a key's as vectors of kLanes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _LONGEST_INLINE = 48
 
 _ELEMENTS = {
     "f32": "float",
-    "bf16": "fagen::bf16",
-    "f16": "fagen::f16",
+    "bf16": "bf16",
+    "f16": "f16",
     "i32": "int32_t",
     "i64": "int64_t",
     "bool": "bool",
@@ -52,12 +52,12 @@ def array_name(param: str) -> str:
 def declare_array(param: Param, index: int) -> str:
     """The statement that makes a param's array."""
     element = _ELEMENTS[param.dtype]
-    return f"const fagen::Array<const {element}, {len(param.shape)}> {array_name(param.name)}(p.params[{index}]);"
+    return f"const Array<const {element}, {len(param.shape)}> {array_name(param.name)}(p.params[{index}]);"
 
 
 def declare_grad(param: Param, index: int) -> str:
     """The statement that makes the array of a param's gradient."""
-    return f"const fagen::Array<float, {len(param.shape)}> d_{array_name(param.name)}(p.d_params[{index}]);"
+    return f"const Array<float, {len(param.shape)}> d_{array_name(param.name)}(p.d_params[{index}]);"
 
 
 class Printer:
@@ -122,7 +122,7 @@ class Printer:
         name = self._fresh(self._read_name(node) if node.op == "read" else None)
         kind = (_VECTORS if text.vector else _SCALARS)[text.kind]
         (self.pair if node.per_key else self.row).append(
-            f"const {'fagen::' if text.vector else ''}{kind} {name} = {text.text};"
+            f"const {kind} {name} = {text.text};"
         )
         return _Text(name, _ATOM, text.kind, text.vector)
 
@@ -144,15 +144,15 @@ class Printer:
         if x.kind == 64:
             return x
         if x.vector:
-            return _Text(f"fagen::widen({x.text})", _ATOM, 64, True)
+            return _Text(f"widen({x.text})", _ATOM, 64, True)
         return _Text(f"int64_t{{{x.text}}}", _ATOM, 64, False)
 
     def _as_vector(self, x: _Text) -> str:
         if x.vector:
             return x.text
         if x.kind == "bool":
-            return f"fagen::all_lanes({x.text})"
-        return f"fagen::broadcast({x.text})"
+            return f"all_lanes({x.text})"
+        return f"broadcast({x.text})"
 
     def _alike(self, node: Node) -> list[_Text]:
         """The operands of a node, all integers widened if one is wide or the result is."""
@@ -181,7 +181,7 @@ class Printer:
         if op in ("lt", "le", "eq"):
             return self._comparison(node, operands)
         if op == "to_real":
-            call = "fagen::to_real" if a.vector else "static_cast<float>"
+            call = "to_real" if a.vector else "static_cast<float>"
             return _Text(f"{call}({a.text})", _ATOM, kind, a.vector)
         if op == "neg":
             return _Text(f"-{a.inside(_ATOM)}", _SIGN, kind, a.vector)
@@ -198,7 +198,7 @@ class Printer:
         names = {"floordiv": "floor_div", "mod": "floor_mod"}
         if op in ("floordiv", "mod", "min", "max", "abs", "floor", "pow") or op in REAL_FUNCTIONS:
             arguments = [self._as_vector(x) if node.per_key else x.text for x in operands]
-            return _Text(f"fagen::{names.get(op, op)}({', '.join(arguments)})", _ATOM, kind, node.per_key)
+            return _Text(f"{names.get(op, op)}({', '.join(arguments)})", _ATOM, kind, node.per_key)
         raise AssertionError(f"no C++ for {op}")
 
     def _constant(self, node: Node, kind: str | int) -> _Text:
@@ -217,7 +217,7 @@ class Printer:
             return _Text(f"{self._as_vector(a)} == {self._as_vector(b)}", _COMPARE, "bool", True)
         text = f"{a.inside(_SUM)} {sign} {b.inside(_SUM)}"
         if a.kind == 64:
-            return _Text(f"fagen::narrow({text})", _ATOM, "bool", True)
+            return _Text(f"narrow({text})", _ATOM, "bool", True)
         return _Text(text, _COMPARE, "bool", True)
 
     def _logic(self, node: Node) -> _Text:
@@ -237,7 +237,7 @@ class Printer:
             branches = [self._wide(x) for x in branches]
         if condition.vector:
             yes, no = (self._as_vector(x) for x in branches)
-            return _Text(f"fagen::select({condition.text}, {yes}, {no})", _ATOM, kind, True)
+            return _Text(f"select({condition.text}, {yes}, {no})", _ATOM, kind, True)
         if node.per_key:
             yes, no = (self._as_vector(x) if not x.vector else x.inside(_LOGIC) for x in branches)
         else:

@@ -92,8 +92,11 @@ constexpr Span choose(Tri condition, Span yes, Span no) {
 }
 constexpr Tri choose(Tri condition, Tri yes, Tri no) { return (condition & yes) | ((!condition) & no); }
 
-constexpr Tri not_negative(Span a) { return decide(a.hi < 0, a.lo >= 0); }
-constexpr Tri is_zero(Span a) { return decide(a.lo > 0 || a.hi < 0, a.lo == 0 && a.hi == 0); }
+constexpr Tri less(Span a, Span b) { return decide(a.lo >= b.hi, a.hi < b.lo); }
+constexpr Tri less_equal(Span a, Span b) { return decide(a.lo > b.hi, a.hi <= b.lo); }
+constexpr Tri equal(Span a, Span b) {
+  return decide(a.lo > b.hi || a.hi < b.lo, a.lo == a.hi && b.lo == b.hi && a.lo == b.lo);
+}
 constexpr Tri is_true(Span a) { return decide(a.hi == 0, a.lo == 1); }  // of truth values as 0 and 1
 constexpr Tri same(Tri a, Tri b) { return choose(a, b, !b); }
 
@@ -118,12 +121,12 @@ inline Reals reals(double point) { return {point, point, false}; }
 inline Reals reals(Span a) { return rounded(static_cast<double>(a.lo), static_cast<double>(a.hi), false); }
 inline Reals unknown_real() { return {-kUnbounded, kUnbounded, true}; }
 
-inline double least(double a, double b) { return a < b ? a : b; }
-inline double greatest(double a, double b) { return a > b ? a : b; }
+inline double low_of(double a, double b) { return a < b ? a : b; }
+inline double high_of(double a, double b) { return a > b ? a : b; }
 inline bool holds_zero(Reals a) { return a.lo <= 0 && a.hi >= 0; }
 inline bool holds_infinity(Reals a) { return a.lo == -kUnbounded || a.hi == kUnbounded; }
 
-inline Reals join(Reals a, Reals b) { return {least(a.lo, b.lo), greatest(a.hi, b.hi), a.nan || b.nan}; }
+inline Reals join(Reals a, Reals b) { return {low_of(a.lo, b.lo), high_of(a.hi, b.hi), a.nan || b.nan}; }
 inline Reals operator-(Reals a) { return {-a.hi, -a.lo, a.nan}; }
 inline Reals operator+(Reals a, Reals b) {
   const bool opposite = (a.hi == kUnbounded && b.lo == -kUnbounded) || (a.lo == -kUnbounded && b.hi == kUnbounded);
@@ -133,21 +136,21 @@ inline Reals operator-(Reals a, Reals b) { return a + -b; }
 inline Reals operator*(Reals a, Reals b) {
   if ((holds_zero(a) && holds_infinity(b)) || (holds_infinity(a) && holds_zero(b))) return unknown_real();
   const double w = a.lo * b.lo, x = a.lo * b.hi, y = a.hi * b.lo, z = a.hi * b.hi;
-  return rounded(least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z)), a.nan || b.nan);
+  return rounded(low_of(low_of(w, x), low_of(y, z)), high_of(high_of(w, x), high_of(y, z)), a.nan || b.nan);
 }
 inline Reals operator/(Reals a, Reals b) {
   if (holds_zero(b) || (holds_infinity(a) && holds_infinity(b))) return unknown_real();
   const double w = a.lo / b.lo, x = a.lo / b.hi, y = a.hi / b.lo, z = a.hi / b.hi;
-  return rounded(least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z)), a.nan || b.nan);
+  return rounded(low_of(low_of(w, x), low_of(y, z)), high_of(high_of(w, x), high_of(y, z)), a.nan || b.nan);
 }
 inline Reals square(Reals a) {
-  const double low = a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0, high = greatest(-a.lo, a.hi);
+  const double low = a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0, high = high_of(-a.lo, a.hi);
   return rounded(low * low, high * high, a.nan);
 }
-inline Reals lesser(Reals a, Reals b) { return {least(a.lo, b.lo), least(a.hi, b.hi), a.nan || b.nan}; }
-inline Reals greater(Reals a, Reals b) { return {greatest(a.lo, b.lo), greatest(a.hi, b.hi), a.nan || b.nan}; }
+inline Reals lesser(Reals a, Reals b) { return {low_of(a.lo, b.lo), low_of(a.hi, b.hi), a.nan || b.nan}; }
+inline Reals greater(Reals a, Reals b) { return {high_of(a.lo, b.lo), high_of(a.hi, b.hi), a.nan || b.nan}; }
 inline Reals magnitude(Reals a) {
-  return {a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0.0, greatest(-a.lo, a.hi), a.nan};
+  return {a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0.0, high_of(-a.lo, a.hi), a.nan};
 }
 inline Reals whole_below(Reals a) { return {std::floor(a.lo), std::floor(a.hi), a.nan}; }
 inline Reals quotient(Reals a, Reals b) {
@@ -156,12 +159,12 @@ inline Reals quotient(Reals a, Reals b) {
 }
 inline Reals remainder(Reals a, Reals b) {
   if (holds_zero(b) || holds_infinity(a) || holds_infinity(b)) return unknown_real();
-  return {least(b.lo, 0.0), greatest(b.hi, 0.0), a.nan || b.nan};
+  return {low_of(b.lo, 0.0), high_of(b.hi, 0.0), a.nan || b.nan};
 }
 inline Reals power(Reals a, Reals b) {
   if (a.lo <= 0 || holds_infinity(a) || holds_infinity(b)) return unknown_real();
   const double w = std::pow(a.lo, b.lo), x = std::pow(a.lo, b.hi), y = std::pow(a.hi, b.lo), z = std::pow(a.hi, b.hi);
-  return rounded(least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z)), a.nan || b.nan);
+  return rounded(low_of(low_of(w, x), low_of(y, z)), high_of(high_of(w, x), high_of(y, z)), a.nan || b.nan);
 }
 inline Reals exp(Reals a) { return rounded(std::exp(a.lo), std::exp(a.hi), a.nan); }
 inline Reals exp2(Reals a) { return rounded(std::exp2(a.lo), std::exp2(a.hi), a.nan); }
@@ -174,12 +177,12 @@ inline Reals log2(Reals a) {
   return rounded(std::log2(a.lo), std::log2(a.hi), a.nan);
 }
 inline Reals sqrt(Reals a) {
-  const double low = greatest(a.lo, 0.0), high = greatest(a.hi, 0.0);
+  const double low = high_of(a.lo, 0.0), high = high_of(a.hi, 0.0);
   return rounded(std::sqrt(low), std::sqrt(high), a.nan || a.lo < 0);
 }
 inline Reals tanh(Reals a) { return rounded(std::tanh(a.lo), std::tanh(a.hi), a.nan); }
 inline Reals sigmoid(Reals a) { return rounded(1 / (1 + std::exp(-a.lo)), 1 / (1 + std::exp(-a.hi)), a.nan); }
-inline double softplus_of(double x) { return greatest(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
+inline double softplus_of(double x) { return high_of(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
 inline Reals softplus(Reals a) { return rounded(softplus_of(a.lo), softplus_of(a.hi), a.nan); }
 inline Reals wave(Reals a) { return {-1.0, 1.0, a.nan || holds_infinity(a)}; }  // sin or cos
 
