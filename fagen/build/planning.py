@@ -36,24 +36,21 @@ def render_plan(plan: Plan, spec_path: str) -> tuple[Source, ...]:
     try:
         return render(plan)
     except (jinja2.TemplateError, TypeError) as error:
-        place = _place_in_template(error)
-        if place is None:
+        file, line = _place_in_template(error)
+        if file is None and isinstance(error, TypeError):  # not a template's doing
             raise
-        template, line = place
-        variant = plan.variant
-        raise FagenError(
-            Problem(f"{error} (rendering {variant.name}, {spec_path}:{variant.line})", path=template, line=line)
-        ) from error
+        where = f"rendering {plan.variant.name}, {spec_path}:{plan.variant.line}"
+        raise FagenError(Problem(f"{error} ({where})", path=file, line=line)) from error
 
 
-def _place_in_template(error: Exception) -> tuple[str, int] | None:
-    """File and line of the template that an error came from: jinja puts them into tracebacks."""
+def _place_in_template(error: Exception) -> tuple[str | None, int | None]:
+    """File and line in a template that an error came from, if it came from one: jinja puts them into tracebacks."""
     import jinja2
 
     if isinstance(error, jinja2.TemplateSyntaxError):
-        return error.filename or error.name or "<template>", error.lineno
+        return error.filename or error.name, error.lineno
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).suffix != ".py"]
-    return (frames[-1].filename, frames[-1].lineno or 0) if frames else None
+    return (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
 
 
 def _refuse_target(name: str, path: str) -> Problem | None:
