@@ -42,7 +42,8 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
     kernels = {
         p.variant.name: [_kernel(source, headers, compiler) for source in render_plan(p, spec.path)] for p in plans
     }
-    features = tuple(dict.fromkeys(feature for p in plans for feature in ISAS[p.isa].features))
+    isas = list(dict.fromkeys(p.isa for p in plans if p.isa is not None))
+    features = tuple(dict.fromkeys(feature for isa in isas for feature in ISAS[isa].features))
 
     def module_files(namespace: str) -> dict[str, str]:
         return render_module(spec.name, variants, namespace=namespace, features=features, spec_file=path.name)
@@ -82,7 +83,7 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
             "torch": ">=" + ".".join(map(str, OLDEST_TORCH)),
             "target": "cpu",
             "isa": {
-                "name": ", ".join(dict.fromkeys(p.isa for p in plans)),
+                "name": ", ".join(isas),
                 "features": list(features),
                 "machine": platform.machine(),
             },

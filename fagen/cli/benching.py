@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -36,8 +37,9 @@ def bench_module(
     for name in variants:
         if name not in known:
             raise typer.BadParameter(f"no variant {name}; there are {', '.join(known)}", param_hint="--variant")
-    chosen = {"sizes": tuple(parse_size(text) for text in sizes)} if sizes else {}
-    options = Options(variants=tuple(variants), backward=backward, flex=flex, rounds=rounds, **chosen)
+    options = Options(variants=tuple(variants), backward=backward, flex=flex, rounds=rounds)
+    if sizes:
+        options = replace(options, sizes=tuple(parse_size(text) for text in sizes))
     report = bench(import_module(folder)._module, options, lambda line: typer.echo(line, err=True))
     if write is not None:
         report.write_json(write)
