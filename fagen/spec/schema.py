@@ -14,8 +14,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from fagen.runtime.variant import DTYPES, PARAM_DTYPES
 from fagen.spec.features import PARTLY_BUILT, status, unbuilt_keys
+from fagen.target import ISAS
 
-ISAS = ("native", "avx512_bf16", "avx512", "avx2", "portable")
 EXTENTS = ("B", "H", "Hk", "Sq", "Skv", "n")
 MAX_RANK = 4
 MAX_HEAD_DIM = 4096
@@ -181,9 +181,9 @@ class VariantKeys(Level):
     """What a variant may say and ``defaults`` may say for all of them."""
 
     head_dim: Width | None = _key(
-        "Width of a query and of a key. Needed in every variant, here or in its matrix.", 64, 128
+        "Width of a query and of a key.", 64, 128, shown="needed, here, in the matrix or in `defaults`"
     )
-    value_dim: Width | None = _key("Width of a value and of the output.", 128, shown="head_dim")
+    value_dim: Width | None = _key("Width of a value and of the output.", 128, shown="`head_dim`")
     dtype: Dtype | None = _key("Element type of q, k, v and o.", "bf16", "f32", shown="bf16")
     layout: Annotated[str, _choice("bshd", "bhsd")] | None = _key(
         "Order of dims of q, k, v and o: batch, sequence, head, dim. Any strides are accepted at the call.",
@@ -201,13 +201,13 @@ class VariantKeys(Level):
         "What becomes of the scaled score s before the softmax: a real-valued expression.",
         "softcap(50)",
         "s - slope[h] * abs(q - kv)",
-        shown="s",
+        shown="`s`",
     )
     scale: Constant | None = _key(
         "What q·k is multiplied by: a number or a constant expression. A call may pass its own.",
         "1/16",
         0.125,
-        shown="1/sqrt(head_dim)",
+        shown="`1/sqrt(head_dim)`",
     )
     align: Annotated[str, _choice("bottom_right", "top_left")] | None = _key(
         "Position of the first query where lengths differ: q = i + (Skv - Sq) with bottom_right, q = i with top_left.",
@@ -234,7 +234,7 @@ class VariantKeys(Level):
     splits: Any = _key("How many parts the keys of a row are split into, to fill a device at decode.", 4, "auto")
     tile_map: Any = _key("A map of the tiles to visit, given at the call.", True)
     value: Text | None = _key("V as a slice of K, as in MLA decode.", "k[:512]", shown="an input v of its own")
-    weight: Text | None = _key("What multiplies v, of x, the score after `score`.", "sigmoid(x + b)", shown="exp(x)")
+    weight: Text | None = _key("What multiplies v, of x, the score after `score`.", "sigmoid(x + b)", shown="`exp(x)`")
     normalize: Bool | None = _key("Whether a row is divided by its sum of weights.", False, shown="true")
     schedule: Any = _key("The kernel's schedule, where a target has several.", "wgmma", shown="the planner's choice")
     group: Any = _key("Query heads of one key head that share a tile.", 8, shown="the planner's choice")
@@ -254,9 +254,12 @@ class VariantEntry(VariantKeys):
         "A list of values for each of some keys: one variant for each combination. Keys that are not variant keys are "
         "constants for the expressions.",
         {"head_dim": [64, 128], "dtype": ["f32", "bf16"]},
+        shown="one variant",
     )
     later: list[Word] | None = _key(
-        "Keys of this variant that are not built yet: it is checked and then skipped.", ["cache", "lengths"]
+        "Keys of this variant that are not built yet: it is checked and then skipped.",
+        ["cache", "lengths"],
+        shown="none",
     )
 
 
@@ -269,25 +272,27 @@ class SpecFile(Level):
         description="Version of this schema.", examples=[1]
     )
     name: Word = Field(
-        description="Names the module: generated/<name> and torch.ops.fagen_<name>_<hash>.*.", examples=["cpu", "h100"]
+        description="Names the module: `generated/NAME`, and its ops: `torch.ops.fagen_NAME_HASH`.",
+        examples=["cpu", "h100"],
     )
     target: Annotated[Any, Rule(_check_target, _TARGETS)] = Field(
         description="What the kernels run on: cpu, native, a CUDA architecture, or a list of these.",
         examples=["cpu", "sm_90a", ["sm_80", "sm_90a"]],
     )
-    isa: Annotated[str, _choice(*ISAS)] | None = _key(
+    isa: Annotated[str, _choice("native", *ISAS)] | None = _key(
         "Instruction set of the cpu target. native: the best of this machine.", "native", "avx2", shown="native"
     )
     defaults: VariantKeys | None = _key(
-        "Keys every variant has unless it says otherwise.", {"dtype": "bf16", "backward": True}
+        "Keys every variant has unless it says otherwise.", {"dtype": "bf16", "backward": True}, shown="none"
     )
-    const: dict[str, Constant] | None = _key("Names for numbers, usable in expressions.", {"W": 64})
+    const: dict[str, Constant] | None = _key("Names for numbers, usable in expressions.", {"W": 64}, shown="none")
     params: dict[str, ParamKeys] | None = _key(
         "Run-time inputs that expressions may read. A variant's op takes those that its own expressions read.",
         {"slope": {"dtype": "f32", "shape": ["H"], "grad": True}},
+        shown="none",
     )
     define: dict[str, Text] | None = _key(
-        "Macros of your own, with or without arguments.", {"near(w)": "abs(q - kv) <= w"}
+        "Macros of your own, with or without arguments.", {"near(w)": "abs(q - kv) <= w"}, shown="none"
     )
     variants: list[VariantEntry] = Field(
         description="The attentions.", examples=[[{"name": "causal_d64", "head_dim": 64, "mask": "causal"}]]
