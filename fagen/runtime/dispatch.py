@@ -216,9 +216,7 @@ def _parsed(text: str, params: Mapping[str, Param], what: str) -> Any:
     try:
         return parse(text, params=params, expect=what)
     except LanguageError as error:
-        mark = " " * error.start + "^" * max(1, error.end - error.start)
-        hint = f"\n  hint: {error.hint}" if error.hint else ""
-        raise ValueError(f"attention: {what}: {error.message}\n  {text}\n  {mark}{hint}") from None
+        raise ValueError(f"attention: {what}: {error}") from None
 
 
 def _canonical(text: str | None, params: Mapping[str, Param], what: str) -> str | None:

@@ -21,24 +21,26 @@ class ForwardModeError(NotImplementedError):
     """A forward-mode derivative (torch.func.jvp, dual tensors) was asked for."""
 
 
-def explain(error: Exception, name: str, tensors: Iterable[tuple[str, object]]) -> Exception:
-    """The error to raise for what torch or the library raised from a call of variant ``name``."""
+def explain(error: Exception, name: str, tensors: Iterable[tuple[str, object]]) -> Exception | None:
+    """A better error for what torch or the library raised from a call of variant ``name``; None if that is good."""
     if isinstance(error, (SecondOrderError, ForwardModeError)):
-        return error
+        return None
     devices = {}
     for argument, tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             return TypeError(f"{name}: {argument}: expected a torch.Tensor, found {type(tensor).__name__}")
+        if tensor.layout != torch.strided:
+            return TypeError(f"{name}: {argument}: expected a dense tensor, found layout {tensor.layout}")
         devices[argument] = str(tensor.device)
     if len(set(devices.values())) > 1:
         places = ", ".join(f"{argument} on {device}" for argument, device in devices.items())
         return ValueError(f"{name}: expected all tensors on one device, found {places}")
-    if isinstance(error, NotImplementedError):
-        first = next(iter(devices.items()))
-        return ValueError(f"{name}: {first[0]}: expected device cpu, as the module is built for it, found {first[1]}")
+    argument, device = next(iter(devices.items()))
+    if isinstance(error, NotImplementedError) and device != "cpu":
+        return ValueError(f"{name}: {argument}: expected device cpu, as the module is built for it, found {device}")
     if isinstance(error, ValueError) and ": expected dtype " in str(error):
         return DtypeError(str(error))
-    return error
+    return None
 
 
 def no_gradient(variant: Variant, argument: str, spec_file: str) -> ValueError:

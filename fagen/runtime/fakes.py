@@ -78,10 +78,12 @@ def _rows(variant: Variant, q: Tensor) -> Tensor:
 
 
 def _check(variant: Variant, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """What can be told without fixing a length: ranks, dtypes and head dims. The op checks the rest when it runs."""
+    """What can be told without fixing a length. The op checks the rest when it runs."""
     for name, tensor, dim in (("q", q, variant.head_dim), ("k", k, variant.head_dim), ("v", v, variant.value_dim)):
         if tensor.dtype != DTYPES[variant.dtype]:
             raise DtypeError(f"{variant.name}: {name}: expected dtype {DTYPES[variant.dtype]}, found {tensor.dtype}")
+        if tensor.device != q.device:
+            raise ValueError(f"{variant.name}: {name}: expected device {q.device} as of q, found {tensor.device}")
         if tensor.dim() != 4 or tensor.shape[3] != dim:
             expected = tensor_shape(variant, name)
             raise ValueError(f"{variant.name}: {name}: expected shape {expected}, found {list(tensor.shape)}")

@@ -88,9 +88,12 @@ class Kernel:
                         o, lse = self.ops.forward(q, k, v, *rest, scale)
         except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError) as error:
             better = explain(error, self.name, zip(("q", "k", "v", *self.arguments), (q, k, v, *rest), strict=True))
-            if better is error:
+            if better is None:
                 raise
-            raise better from None
+            try:
+                raise better from None
+            finally:
+                del better  # else its traceback, which holds this frame, would keep the tensors until a collection
         return (o, lse) if return_lse else o
 
     def _trace(

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import naive  # beside this file
 import pytest
-
-import naive
 
 NAMESPACE = "fagen_small_00000001"
 

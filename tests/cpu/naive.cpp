@@ -1,6 +1,6 @@
 // A kernel of plain loops that keeps the contract of fagen/params.h: what the ops' tests run where only the host unit
 // and the Python side matter. Float32. NAME, HEAD_DIM, VALUE_DIM are defined on the command line, and as wanted CAUSAL,
-// ALIBI (params: slope [H]), DOCUMENT (params: doc [B, n]), SCALAR (params: bias []), SINK.
+// ALIBI (params: slope [H]), DOCUMENT (params: doc [B, n]), SCALAR (params: bias []), PAIR (params: pair [n, n]), SINK.
 #include <fagen/params.h>
 
 #include <cmath>
@@ -37,6 +37,9 @@ float score(const Params& p, float s, int64_t h, int64_t q, int64_t kv) {
   (void)p, (void)h, (void)q, (void)kv;
 #ifdef ALIBI
   s -= entry<float>(p.params[0], h) * static_cast<float>(std::abs(q - kv));
+#endif
+#ifdef PAIR
+  s += entry<float>(p.params[0], q, kv);
 #endif
 #ifdef SCALAR
   s += entry<float>(p.params[0], 0);

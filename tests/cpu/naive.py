@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -21,6 +21,7 @@ from fagen.runtime.variant import Expression, Param, Variant
 HERE = Path(__file__).parent
 SLOPE = Param("slope", "f32", ("H",), grad=True)
 BIAS = Param("bias", "f32", (), grad=False)
+PAIR = Param("pair", "f32", ("n", "n"))
 DOC = Param("doc", "i32", ("B", "n"))
 
 
@@ -35,6 +36,7 @@ VARIANTS = (
     Variant("alibi_d16", 16, 16, "f32", score=_expression("alibi(slope)", "score", SLOPE), params=(SLOPE,), line=6),
     Variant("doc_d16", 16, 16, "f32", mask=_expression("document(doc)", "mask", DOC), params=(DOC,), line=7),
     Variant("scalar_d16", 16, 16, "f32", score=_expression("s + bias", "score", BIAS), params=(BIAS,), line=8),
+    Variant("pair_d16", 16, 16, "f32", score=_expression("s + pair[q, kv]", "score", PAIR), params=(PAIR,), line=11),
     Variant("sink_d16", 16, 8, "f32", mask=CAUSAL, sink=True, line=9),
     Variant("bare_d16", 16, 16, "f32", layout="bhsd", mask=CAUSAL, backward=False, line=10),
 )
@@ -44,9 +46,28 @@ _DEFINES = {
     "alibi_d16": ["ALIBI"],
     "doc_d16": ["DOCUMENT"],
     "scalar_d16": ["SCALAR"],
+    "pair_d16": ["PAIR"],
     "sink_d16": ["CAUSAL", "SINK"],
     "bare_d16": ["CAUSAL"],
 }
+
+
+def draw(
+    variant: Variant, B: int = 2, Sq: int = 5, Skv: int = 7, H: int = 4, Hk: int = 2
+) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    """(q, k, v) and the tensors after them by name, random, for a call of ``variant``."""
+
+    def tensor(length: int, heads: int, dim: int) -> torch.Tensor:
+        middle = (heads, length) if variant.layout == "bhsd" else (length, heads)
+        return torch.randn(B, *middle, dim)
+
+    named = {"sink": torch.randn(H)} if variant.sink else {}
+    sizes = {"B": B, "H": H, "Hk": Hk, "Sq": Sq, "Skv": Skv, "n": max(Sq, Skv)}
+    for param in variant.params:
+        shape = [sizes.get(str(extent), extent) for extent in param.shape]
+        named[param.name] = torch.randint(0, 2, shape, dtype=torch.int32) if param.dtype == "i32" else torch.rand(shape)
+    dims = ((Sq, H, variant.head_dim), (Skv, Hk, variant.head_dim), (Skv, Hk, variant.value_dim))
+    return tuple(tensor(*each) for each in dims), named
 
 
 def publish(

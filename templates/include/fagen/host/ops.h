@@ -136,7 +136,7 @@ inline void backward(const VariantRow& variant, StableIValue* values) {
     int64_t sizes[kMaxRank];
     for (int64_t d = 0; d < like.rank(); ++d) sizes[d] = like.size(d);
     Tensor made = wanted ? Tensor::empty(like.rank(), sizes, Dtype::f32) : Tensor::empty(1, &nothing, Dtype::f32);
-    if (made.numel() != 0) std::memset(made.data(), 0, static_cast<size_t>(made.numel()) * sizeof(float));
+    if (made.numel() != 0) std::memset(made.data(), 0, made.bytes());
     return made;
   };
   Tensor d_sink;
@@ -156,7 +156,10 @@ inline void backward(const VariantRow& variant, StableIValue* values) {
     if (wanted) p.d_params[i] = Arguments::array(d_params[i], d_params[i].data());
   }
 
-  if (shape.batch != 0 && shape.heads != 0) {
+  if (lse.numel() == 0) {  // no query: nothing reaches the keys
+    if (dk.numel() != 0) std::memset(dk.data(), 0, dk.bytes());
+    if (dv.numel() != 0) std::memset(dv.data(), 0, dv.bytes());
+  } else {
     const Pool threads = pool();
     p.pool = &threads;
     const Workspace workspace(variant.cpu.backward_workspace(&p));

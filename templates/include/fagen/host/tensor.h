@@ -81,6 +81,9 @@ class Tensor {
     return count;
   }
 
+  // Of the elements, were they contiguous.
+  size_t bytes() const { return static_cast<size_t>(numel()) * aoti_torch_dtype_element_size(dtype()); }
+
   // For writing to.
   void* data() const {
     void* pointer = nullptr;

@@ -1,0 +1,216 @@
+"""What a call refuses, and how it says so: the op, the argument, what was expected, what was found."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import resource
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import naive
+import pytest
+import torch
+
+Call = Callable[[ModuleType, Any, Any, Any], Any]
+ZEROS = torch.zeros
+
+REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
+    "q dtype": (
+        lambda m, q, k, v: m.causal_d16(q.double(), k, v),
+        TypeError,
+        "causal_d16_forward: q: expected dtype torch.float32, found torch.float64",
+    ),
+    "v dtype": (
+        lambda m, q, k, v: m.causal_d16(q, k, v.bfloat16()),
+        TypeError,
+        "causal_d16_forward: v: expected dtype torch.float32, found torch.bfloat16",
+    ),
+    "q rank": (
+        lambda m, q, k, v: m.causal_d16(q[0], k, v),
+        ValueError,
+        "q: expected shape [B, Sq, H, 16], found shape [5, 4, 16]",
+    ),
+    "k rank": (
+        lambda m, q, k, v: m.causal_d16(q, k[0], v),
+        ValueError,
+        "k: expected shape [B, Skv, Hk, 16], found shape [7, 2, 16]",
+    ),
+    "q head dim": (
+        lambda m, q, k, v: m.causal_d16(q[..., :8], k, v),
+        ValueError,
+        "q: expected shape [B, Sq, H, 16], found shape [2, 5, 4, 8]",
+    ),
+    "layout in words": (
+        lambda m, q, k, v: m.bare_d16(q, k[..., :3], v),
+        ValueError,
+        "k: expected shape [B, Hk, Skv, 16], found shape [2, 7, 2, 3]",
+    ),
+    "k batch": (
+        lambda m, q, k, v: m.causal_d16(q, k[:1], v),
+        ValueError,
+        "k: expected batch 2 as in q, found shape [1, 7, 2, 16]",
+    ),
+    "v length": (
+        lambda m, q, k, v: m.causal_d16(q, k, v[:, :6]),
+        ValueError,
+        "v: expected shape [2, 7, 2, 16], found shape [2, 6, 2, 16]",
+    ),
+    "value dim": (
+        lambda m, q, k, v: m.sink_d16(q, k, v, sink=ZEROS(4)),
+        ValueError,
+        "sink_d16_forward: v: expected shape [2, 7, 2, 8], found shape [2, 7, 2, 16]",
+    ),
+    "sink shape": (
+        lambda m, q, k, v: m.sink_d16(q, k, v[..., :8], sink=ZEROS(2)),
+        ValueError,
+        "sink: expected shape [4], found shape [2]",
+    ),
+    "sink dtype": (
+        lambda m, q, k, v: m.sink_d16(q, k, v[..., :8], sink=ZEROS(4).half()),
+        TypeError,
+        "sink: expected dtype torch.float32, found torch.float16",
+    ),
+    "param of heads": (
+        lambda m, q, k, v: m.alibi_d16(q, k, v, slope=ZEROS(2)),
+        ValueError,
+        "slope: expected shape [H] = [4] (expand() a broadcast one), found shape [2]",
+    ),
+    "param with a batch": (
+        lambda m, q, k, v: m.alibi_d16(q, k, v, slope=ZEROS(2, 4)),
+        ValueError,
+        "slope: expected shape [H] = [4] (expand() a broadcast one), found shape [2, 4]",
+    ),
+    "param of batch and any": (
+        lambda m, q, k, v: m.doc_d16(q, k, v, doc=ZEROS(1, 7, dtype=torch.int32)),
+        ValueError,
+        "doc: expected shape [B, n] = [2, n] (expand() a broadcast one), found shape [1, 7]",
+    ),
+    "param half": (
+        lambda m, q, k, v: m.alibi_d16(q, k, v, slope=ZEROS(4).half()),
+        ValueError,
+        "slope: expected dtype torch.float32, found torch.float16",
+    ),
+    "param double": (
+        lambda m, q, k, v: m.alibi_d16(q, k, v, slope=ZEROS(4).double()),
+        TypeError,
+        "slope: expected dtype torch.float32, found torch.float64",
+    ),
+    "param of integers": (
+        lambda m, q, k, v: m.alibi_d16(q, k, v, slope=ZEROS(4, dtype=torch.int64)),
+        ValueError,
+        "slope: expected dtype torch.float32, found torch.int64",
+    ),
+    "n twice, different": (
+        lambda m, q, k, v: m.pair_d16(q, k, v, pair=ZEROS(7, 6)),
+        ValueError,
+        "pair: expected shape [n, n] = [n, n] (expand() a broadcast one), found shape [7, 6]",
+    ),
+    "ids of 64 bits": (
+        lambda m, q, k, v: m.doc_d16(q, k, v, doc=ZEROS(2, 7, dtype=torch.int64)),
+        TypeError,
+        "doc: expected dtype torch.int32, found torch.int64",
+    ),
+    "a number for a tensor": (
+        lambda m, q, k, v: m.alibi_d16(q, k, v, slope=0.5),
+        TypeError,
+        "alibi_d16: slope: expected a torch.Tensor, found float",
+    ),
+    "an array for a tensor": (
+        lambda m, q, k, v: m.causal_d16(q.numpy(), k, v),
+        TypeError,
+        "causal_d16: q: expected a torch.Tensor, found ndarray",
+    ),
+    "a sparse tensor": (
+        lambda m, q, k, v: m.causal_d16(q.to_sparse(), k, v),
+        TypeError,
+        "causal_d16: q: expected a dense tensor, found layout torch.sparse_coo",
+    ),
+    "a missing param": (
+        lambda m, q, k, v: m.alibi_d16(q, k, v),
+        TypeError,
+        "missing 1 required keyword-only argument: 'slope'",
+    ),
+    "an unknown param": (
+        lambda m, q, k, v: m.causal_d16(q, k, v, slope=q),
+        TypeError,
+        "unexpected keyword argument 'slope'",
+    ),
+    "two devices": (
+        lambda m, q, k, v: m.causal_d16(q, k.to("meta"), v),
+        ValueError,
+        "causal_d16: expected all tensors on one device, found q on cpu, k on meta, v on cpu",
+    ),
+    "a scale that is no number": (
+        lambda m, q, k, v: m.causal_d16(q, k, v, scale="big"),
+        ValueError,
+        "could not convert",
+    ),
+    "out shape": (
+        lambda m, q, k, v: m.causal_d16(q, k, v, out=ZEROS(2, 5, 4, 8)),
+        ValueError,
+        "causal_d16_forward_out: out: expected shape [2, 5, 4, 16], found shape [2, 5, 4, 8]",
+    ),
+    "out dtype": (
+        lambda m, q, k, v: m.causal_d16(q, k, v, out=ZEROS(2, 5, 4, 16).half()),
+        TypeError,
+        "out: expected dtype torch.float32, found torch.float16",
+    ),
+    "out over itself": (
+        lambda m, q, k, v: m.causal_d16(q, k, v, out=ZEROS(1, 5, 4, 16).expand(2, -1, -1, -1)),
+        ValueError,
+        "out: expected a place of its own for every element, found a tensor that overlaps itself",
+    ),
+    "out over q": (
+        lambda m, q, k, v: m.causal_d16(q, k, v, out=q),
+        ValueError,
+        "out: expected memory apart from that of q, found memory in common",
+    ),
+    "out with a gradient": (
+        lambda m, q, k, v: m.causal_d16(q.requires_grad_(), k, v, out=ZEROS(2, 5, 4, 16)),
+        ValueError,
+        "causal_d16: out= has no gradient",
+    ),
+    "a gradient without backward": (
+        lambda m, q, k, v: m.bare_d16(q.requires_grad_(), k, v),
+        ValueError,
+        "bare_d16: built without backward, but an argument requires grad: set `backward: true` in small.yaml",
+    ),
+    "a gradient of a param without one": (
+        lambda m, q, k, v: m.scalar_d16(q, k, v, bias=torch.tensor(0.5, requires_grad=True)),
+        ValueError,
+        "scalar_d16: no gradient for bias: add `grad: true` to the param in small.yaml",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(small: ModuleType, case: str) -> None:
+    call, kind, message = REFUSED[case]
+    qkv, _ = naive.draw(small.causal_d16.variant)
+    with pytest.raises(kind, match=re.escape(message)):
+        call(small, *qkv)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 2), (33, 2), (2, 3), (4, 0)])
+def test_heads_that_do_not_divide(small: ModuleType, heads: int, kv_heads: int) -> None:
+    """SHP-06: both counts are named."""
+    qkv, _ = naive.draw(small.causal_d16.variant, H=heads, Hk=kv_heads)
+    with pytest.raises(ValueError, match=f"found {heads} query heads and {kv_heads} key heads"):
+        small.causal_d16(*qkv)
+
+
+def test_no_reference_is_kept(small: ModuleType) -> None:
+    """A refused call lets go of its tensors at once: 200 of them with 8 MiB each leave no 1.6 GB behind."""
+    k = torch.zeros(2, 7, 2, 16)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    gc.disable()
+    try:
+        for _ in range(200):
+            with contextlib.suppress(ValueError):
+                small.causal_d16(torch.zeros(2, 1 << 14, 4, 16), k, k[:, :6])
+    finally:
+        gc.enable()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
