@@ -1,0 +1,59 @@
+# What one does with a checkout. `make` alone lists it.
+
+PYTHON ?= python3
+JOBS ?= 2
+PY := .venv/bin/python
+OLDEST_TORCH := 2.10.0
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help quickstart test lint fmt verify bench nightly clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
+
+# Everything is installed again when what is wanted changes.
+.venv/ready: requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fagen needs Python 3.11 or newer; say which with PYTHON=..."; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@echo "installing what requirements-dev.txt lists into .venv (the first time takes a few minutes)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch .venv/ready
+
+quickstart: .venv/ready  ## Install into .venv, build and check specs/cpu.yaml, run an example
+	$(PY) -m fagen build specs/cpu.yaml
+	$(PY) examples/quickstart.py
+
+test: .venv/ready  ## Run the tests
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(JOBS) tests
+
+lint: .venv/ready  ## Check style and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+fmt: .venv/ready  ## Put the code into its usual form
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+verify: .venv/ready  ## Write all generated text anew and show what changed: rendered kernels, docs/spec.md, schema
+	$(PY) -m fagen.spec.reference_doc docs/spec.md
+	$(PY) -m fagen schema > specs/schema.json
+	FAGEN_UPDATE_SNAPSHOTS=1 $(PY) -m pytest -q tests/golden tests/unit/test_spec_errors.py
+	git diff --stat --exit-code -- docs specs tests/golden tests/unit/snapshots
+
+bench: .venv/ready  ## Measure specs/cpu.yaml against PyTorch
+	$(PY) -m fagen build specs/cpu.yaml
+	$(PY) -m fagen bench specs/cpu.yaml
+
+nightly: .venv/ready  ## What takes long: a full check, and the module under the oldest PyTorch it supports (a large download)
+	$(PY) -m fagen build specs/cpu.yaml --check full
+	$(PYTHON) -m venv .build/torch-$(OLDEST_TORCH)
+	.build/torch-$(OLDEST_TORCH)/bin/python -m pip install --quiet --disable-pip-version-check torch==$(OLDEST_TORCH) numpy
+	.build/torch-$(OLDEST_TORCH)/bin/python -m generated.cpu check
+
+clean:  ## Remove what was built, but for .venv and the cache of compiled objects
+	rm -rf .build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find generated -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
+	find fagen tests examples -name __pycache__ -type d -exec rm -rf {} +
