@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from fagen.expr import KernelCode, Snippet, emit
-from fagen.expr.bounds import Ranges, Span, Tri
+from fagen.expr.bounds import Span, Tri
+from fagen.expr.regions import Ranges
 from fagen.resources import templates_dir
 from fagen.runtime.variant import Variant
 
@@ -72,7 +73,8 @@ def _scope(code: KernelCode, grads: bool = False) -> list[str]:
 
 
 def _run_snippet(name: str, code: KernelCode, snippet: Snippet, masked: bool) -> list[str]:
-    lines = [f"void {name}(const BackwardParams& p, const Ask& ask) {{", *_scope(code), _ROW, *snippet.row, _PAIR, *snippet.pair]
+    lines = [f"void {name}(const BackwardParams& p, const Ask& ask) {{", *_scope(code)]
+    lines += [_ROW, *snippet.row, _PAIR, *snippet.pair]
     for number, result in enumerate(snippet.results):
         call = "truth_lanes" if masked and number == len(snippet.results) - 1 else "real_lanes"
         lines += [
@@ -84,7 +86,8 @@ def _run_snippet(name: str, code: KernelCode, snippet: Snippet, masked: bool) ->
 
 
 def _run_grads(name: str, code: KernelCode) -> list[str]:
-    lines = [f"void {name}(const BackwardParams& p, const Ask& ask) {{", *_scope(code, True), _ROW, *code.score_grad.row]
+    lines = [f"void {name}(const BackwardParams& p, const Ask& ask) {{", *_scope(code, True)]
+    lines += [_ROW, *code.score_grad.row]
     for number, grad in enumerate(code.param_grads):
         lines += [*grad.row, f"vf sum{number}_lanes{{}};"]
     lines += [_PAIR, *code.score_grad.pair]
@@ -115,13 +118,16 @@ def render(variants: Sequence[Variant], codes: Sequence[KernelCode]) -> str:
             ("queries", "Ranges", code.query_ranges),
         ):
             lines += [f"{kind} {name}{n}(const BackwardParams& p, const Ask& ask) {{", *_scope(code), spans, *body, "}"]
-        table.append(f"{{score{n}, grad{n}, scatter{n}, test{n}, keys{n}, queries{n}}}")
+        table.append(f"{{{{score{n}, grad{n}, scatter{n}}}, test{n}, {{keys{n}, queries{n}}}}}")
     lines += [
-        "struct Functions { void (*run[3])(const BackwardParams&, const Ask&); Tri (*test)(const BackwardParams&, const Ask&);",
-        "Ranges (*ranges[2])(const BackwardParams&, const Ask&); };",
+        "using Run = void (*)(const BackwardParams&, const Ask&);",
+        "using Test = Tri (*)(const BackwardParams&, const Ask&);",
+        "using Limit = Ranges (*)(const BackwardParams&, const Ask&);",
+        "struct Functions { Run run[3]; Test test; Limit ranges[2]; };",
         f"const Functions kFunctions[] = {{{', '.join(table)}}};",
         "}  // namespace\n}  // namespace fagen",
-        'extern "C" void run(int n, int which, const BackwardParams* p, const Ask* ask) { kFunctions[n].run[which](*p, *ask); }',
+        'extern "C" void run(int n, int which, const BackwardParams* p, const Ask* ask) {',
+        "kFunctions[n].run[which](*p, *ask); }",
         'extern "C" void bound(int n, int which, const BackwardParams* p, Ask* ask) {',
         "if (which == 0) { ask->answer[0] = static_cast<int64_t>(kFunctions[n].test(*p, *ask)); return; }",
         "const Ranges found = kFunctions[n].ranges[which - 1](*p, *ask);",
@@ -129,10 +135,12 @@ def render(variants: Sequence[Variant], codes: Sequence[KernelCode]) -> str:
         "for (int k = 0; k < found.count; ++k) {",
         "ask->answer[1 + 2 * k] = found.range[k].first; ask->answer[2 + 2 * k] = found.range[k].last; } }",
     ]
-    return "\n".join(lines)+ "\n"
+    return "\n".join(lines) + "\n"
 
 
-def compile_library(text: str, folder: Path, compiler: str = "g++", isa: str = "avx2", level: str = "-O1") -> ctypes.CDLL:
+def compile_library(
+    text: str, folder: Path, compiler: str = "g++", isa: str = "avx2", level: str = "-O1"
+) -> ctypes.CDLL:
     """Compiles with every warning an error, and loads."""
     source, library = folder / "code.cpp", folder / f"code_{compiler.replace('+', 'p')}_{isa}.so"
     source.write_text(text)

@@ -30,7 +30,14 @@ from fagen.runtime.language import (
 )
 from fagen.runtime.variant import Expression, Param, Variant
 
-_COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal, "!=": np.not_equal}
+_COMPARE = {
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "==": np.equal,
+    "!=": np.not_equal,
+}
 
 
 @dataclass
@@ -84,7 +91,8 @@ class Grid:
                 return self._binary(op, self._number(left, kind), self._number(right, kind), kind)
             case Compare(op=op, left=left, right=right):
                 common = left.type if left.type == right.type else "real"
-                if {left.type, right.type} == {"int", "real"} and isinstance(left if left.type == "real" else right, Number):
+                real = left if left.type == "real" else right
+                if {left.type, right.type} == {"int", "real"} and isinstance(real, Number):
                     common = "exact"  # a kernel compares an integer with a constant without rounding it
                 a, b = self._number(left, common), self._number(right, common)
                 return _COMPARE[op](*((np.float64(x) for x in (a, b)) if common == "exact" else (a, b)))

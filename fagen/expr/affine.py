@@ -54,16 +54,16 @@ class Sum:
         """The node that computes the sum; positive terms first, so that it reads well."""
         total: Node | None = None
         for atom, factor in sorted(self.terms, key=lambda term: term[1] < 0):
-            term = graph.mul(atom, graph.int(abs(factor)))
+            term = graph.mul(atom, graph.integer(abs(factor)))
             if total is None:
                 total = term if factor > 0 else graph.neg(term)
             else:
                 total = graph.add(total, term) if factor > 0 else graph.sub(total, term)
         if total is None:
-            return graph.int(self.constant)
+            return graph.integer(self.constant)
         if self.constant < 0:
-            return graph.sub(total, graph.int(-self.constant))
-        return graph.add(total, graph.int(self.constant))
+            return graph.sub(total, graph.integer(-self.constant))
+        return graph.add(total, graph.integer(self.constant))
 
 
 def as_sum(node: Node) -> Sum:
@@ -78,7 +78,7 @@ def as_sum(node: Node) -> Sum:
 def _sum_of(node: Node, done: dict[Node, Sum]) -> Sum:
     match node.op:
         case "const":
-            return Sum((), int(node.value))  # type: ignore[arg-type]
+            return Sum((), node.integer)
         case "neg":
             return done[node.args[0]].times(-1)
         case "add" | "sub":

@@ -35,7 +35,7 @@ def analyse(graph: Graph, variant: Variant, mask: Node | None) -> MaskAnalysis:
     bottom_right = variant.align == "bottom_right"
     if mask is None:
         return MaskAnalysis(graph, sizes, bottom_right, OneOf(()), OneOf(()), EVERYTHING, EVERYTHING)
-    shift = graph.sub(graph.name("kv_len"), graph.name("q_len")) if bottom_right else graph.int(0)
+    shift = graph.sub(graph.name("kv_len"), graph.name("q_len")) if bottom_right else graph.integer(0)
     positions = {graph.name("i"): graph.sub(graph.name("q"), shift), graph.name("j"): graph.name("kv")}
     mask = graph.substitute(mask, positions)
     analyst = Analyst(graph, sizes)

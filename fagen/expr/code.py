@@ -59,8 +59,8 @@ class KernelCode:
     ``declarations`` make the arrays of params, from a ``p`` that is ForwardParams or BackwardParams;
     ``grad_declarations`` those of gradients. ``score`` (results: x) is None where x is s; ``score_mask`` (results: x,
     allowed) is None where there is no mask. ``score_grad`` and ``score_grad_mask`` have the results x, d x / d s, one
-    factor for each entry of ``param_grads``, and, the latter, allowed; a result may be a scalar (such as ``1.0f``) where
-    it is one for the whole row, but x and allowed never are.
+    factor for each entry of ``param_grads``, and, the latter, allowed; a result may be a scalar (such as ``1.0f``)
+    where it is one for the whole row, but x and allowed never are.
 
     ``tile_test`` is the body of ``Tri tile_test(int32_t b, int32_t h, Span q, Span kv)``, ``key_ranges`` that of
     ``Ranges key_ranges(int32_t b, int32_t h, Span q)`` and ``query_ranges`` that of
@@ -91,11 +91,9 @@ class KernelCode:
         values = dict(data)
         for key in ("score", "score_mask", "score_grad", "score_grad_mask"):
             values[key] = values[key] and Snippet(**{name: tuple(part) for name, part in values[key].items()})
-        values["param_grads"] = tuple(
-            ParamGrad(**{name: tuple(part) if isinstance(part, list) else part for name, part in grad.items()})
-            for grad in values["param_grads"]
-        )
-        for key, value in values.items():
-            if isinstance(value, list):
-                values[key] = tuple(value)
-        return cls(**values)
+        values["param_grads"] = [ParamGrad(**_with_tuples(grad)) for grad in values["param_grads"]]
+        return cls(**_with_tuples(values))
+
+
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

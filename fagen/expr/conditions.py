@@ -8,7 +8,7 @@ are tested exactly. What is left is tested by intervals.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
+from typing import TypeAlias
 
 from .affine import Sum, as_sum
 from .graph import Graph, Node, below
@@ -68,8 +68,8 @@ class Any:
     parts: tuple[Condition, ...]
 
 
-Literal = Union[Linear, Ordered, Equal, Truth]
-Condition = Union[Literal, All, Any]
+Literal: TypeAlias = Linear | Ordered | Equal | Truth
+Condition: TypeAlias = Literal | All | Any
 
 
 def all_of(*parts: Condition) -> Condition:
@@ -176,7 +176,7 @@ class Analyst:
         if moving.without(self._q, self._kv).terms or not self._near(moving, rest):
             return self._ordered(total)
         if not moving.terms:
-            return Truth(self._graph.compare("le", self._graph.int(0), rest.node(self._graph)), True)
+            return Truth(self._graph.compare("le", self._graph.integer(0), rest.node(self._graph)), True)
         return Linear(of_q, of_kv, rest)
 
     def _near(self, moving: Sum, rest: Sum) -> bool:
@@ -193,8 +193,8 @@ class Analyst:
         if len(wide) != 1 or abs(wide[0][1]) != 1:
             return rest
         graph, (atom, factor) = self._graph, wide[0]
-        low = graph.arithmetic("max", atom, graph.int(-_MOST // 2))
-        return rest.without(atom).plus(as_sum(graph.arithmetic("min", low, graph.int(_MOST // 2))), factor)
+        low = graph.arithmetic("max", atom, graph.integer(-_MOST // 2))
+        return rest.without(atom).plus(as_sum(graph.arithmetic("min", low, graph.integer(_MOST // 2))), factor)
 
     def _ordered(self, total: Sum) -> Condition:
         low, high = self._sides(total)
@@ -220,9 +220,7 @@ class Analyst:
             parts = [self._at_least_zero(rest.plus(option, factor)) for option in options]
             if atom.op == "select":
                 test = atom.args[0]
-                return any_of(
-                    all_of(self.condition(test), parts[0]), all_of(self.condition(test, False), parts[1])
-                )
+                return any_of(all_of(self.condition(test), parts[0]), all_of(self.condition(test, False), parts[1]))
             # The largest of the options at least something: one of them is. abs is the larger of x and -x.
             largest = (atom.op == "min") == (factor < 0)
             return any_of(*parts) if largest else all_of(*parts)
@@ -235,9 +233,9 @@ class Analyst:
             return None
         ((quotient, factor),) = quotients
         divisor = quotient.args[1]
-        if not divisor.is_const or not 0 < int(divisor.value) < 2**30:  # type: ignore[arg-type]
+        if not divisor.is_const or not 0 < divisor.integer < 2**30:
             return None
-        c = int(divisor.value)  # type: ignore[arg-type]
+        c = divisor.integer
         others = moving.without(quotient).plus(rest)
         inside = as_sum(quotient.args[0])
         if factor == 1:

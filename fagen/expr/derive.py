@@ -20,12 +20,9 @@ def derivative(graph: Graph, root: Node, variable: Node) -> Node:
     for node in below((root,)):
         if node is variable:
             slopes[node] = graph.real(1.0)
-        elif node.type != "real" or node.op in ("const", "name", "read", "to_real"):
-            slopes[node] = zero
-        elif all(slopes[arg] is zero for arg in node.args if arg.type == "real"):
-            slopes[node] = zero
         else:
-            slopes[node] = _rule(graph, node, slopes)
+            constant = node.type != "real" or all(slopes[arg] is zero for arg in node.args if arg.type == "real")
+            slopes[node] = zero if constant else _rule(graph, node, slopes)
     return slopes[root]
 
 

@@ -34,9 +34,7 @@ def emit(variant: Variant, dialect: str = CPU_VECTOR) -> KernelCode:
     bounds = print_bounds(graph, variant, mask)
     return KernelCode(
         declarations=tuple(declare_array(param, index) for index, param in enumerate(variant.params)),
-        grad_declarations=tuple(
-            declare_grad(param, index) for index, param in enumerate(variant.params) if param.grad
-        ),
+        grad_declarations=tuple(declare_grad(param, index) for index, param in enumerate(variant.params) if param.grad),
         score=_snippet(graph, params, score, None) if variant.score is not None else None,
         score_mask=_snippet(graph, params, score, mask) if mask is not None else None,
         score_grad=score_grad,
@@ -85,14 +83,13 @@ def _grad_snippet(
     return printer.snippet(*results, *(() if mask is None else (printer.vector(mask),)))
 
 
-def _param_grad(
-    graph: Graph, params: Mapping[str, Param], order: list[str], entry: Node, number: int
-) -> ParamGrad:
+def _param_grad(graph: Graph, params: Mapping[str, Param], order: list[str], entry: Node, number: int) -> ParamGrad:
     """How the gradient of one read is added up. Result 0 is x, 1 is dx/ds, then come the factors."""
     name = str(entry.value)
     array = f"d_{array_name(name)}"
     access = classify(graph, entry)
     printer = Printer(graph, params, f"g{number + 1}_")
+    scatter: tuple[str, ...]
     if access.kind == "run":
         line = f"{array}_line{number + 1}"
         made = f"const auto {line} = {printer.line(entry, access, array)};"

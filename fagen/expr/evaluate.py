@@ -11,12 +11,13 @@ from fagen.runtime.variant import Variant
 
 from . import bounds
 from .analysis import MaskAnalysis, analyse
-from .bounds import HalfPlane, Pairs, Ranges, Reals, Span, Tri
-from .conditions import Equal, Linear, Literal, Ordered, Truth
+from .bounds import Reals, Span, Tri
+from .conditions import Equal, Literal, Ordered, Truth
 from .emit import lowered
 from .graph import Graph, Node, below, floor_div, floor_mod
 from .intervals import Unbounded, Walker
 from .limits import Between, Both, Either, Limit, When
+from .regions import HalfPlane, Pairs, Ranges, intersect, unite
 from .tiles import Conjunction, EachOf, Possible, strip
 
 _HULL_LIMIT = 1 << 14  # larger parts of a param are not looked through
@@ -209,12 +210,12 @@ def _limit(limit: Limit, tile: _Tile, domain: Span, span: str) -> Ranges:
     if isinstance(limit, Both):
         found = everything
         for part in limit.parts:
-            found = bounds.intersect(found, _limit(part, tile, domain, span))
+            found = intersect(found, _limit(part, tile, domain, span))
         return found
     if isinstance(limit, Either):
         found = Ranges()
         for part in limit.parts:
-            found = bounds.unite(found, _limit(part, tile, domain, span))
+            found = unite(found, _limit(part, tile, domain, span))
         return found
     if isinstance(limit, When):
         return Ranges() if _truth(limit.literal, tile) is Tri.NONE else everything

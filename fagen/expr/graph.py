@@ -56,6 +56,18 @@ class Node:
     def is_const(self) -> bool:
         return self.op == "const"
 
+    @property
+    def integer(self) -> int:
+        """The value of an integer constant."""
+        assert isinstance(self.value, int)
+        return self.value
+
+    @property
+    def real(self) -> float:
+        """The value of a real constant."""
+        assert isinstance(self.value, float)
+        return self.value
+
 
 def floor_div(a: int, b: int) -> int:
     """``a // b``; 0 where b is 0."""
@@ -113,10 +125,10 @@ class Graph:
 
     # ---- leaves ----
 
-    def bool(self, value: bool) -> Node:
+    def truth(self, value: bool) -> Node:
         return self._node("const", (), "bool", value)
 
-    def int(self, value: int) -> Node:
+    def integer(self, value: int) -> Node:
         return self._node("const", (), "int", value)
 
     def real(self, value: float) -> Node:
@@ -133,7 +145,7 @@ class Graph:
     def to_real(self, x: Node) -> Node:
         if x.type == "real":
             return x
-        return self.real(x.value) if x.is_const else self._node("to_real", (x,), "real")  # type: ignore[arg-type]
+        return self.real(float(x.integer)) if x.is_const else self._node("to_real", (x,), "real")
 
     def _balanced(self, a: Node, b: Node) -> tuple[Node, Node]:
         """Both integers, or both real."""
@@ -146,10 +158,10 @@ class Graph:
         if len(args) == 2:
             args = self._balanced(*args)
         kind = args[0].type
-        folds = _INT_FOLDS if kind == "int" else _REAL_FOLDS
+        folds: Mapping[str, Callable[..., float]] = _INT_FOLDS if kind == "int" else _REAL_FOLDS
         if op in folds and all(arg.is_const for arg in args):
             result = folds[op](*(arg.value for arg in args))
-            return self.int(result) if kind == "int" else self.real(result)  # type: ignore[arg-type]
+            return self.integer(int(result)) if kind == "int" else self.real(result)
         return self._simpler(op, args, kind) or self._node(op, args, kind)
 
     def _simpler(self, op: str, args: tuple[Node, ...], kind: Type) -> Node | None:
@@ -174,9 +186,9 @@ class Graph:
         if op in ("add", "sub", "mul") and b.is_const and b.value == 0:
             return b if op == "mul" else a
         if op == "sub" and a is b:
-            return self.int(0)
+            return self.integer(0)
         if op in ("floordiv", "mod") and b.is_const and b.value == 1:
-            return a if op == "floordiv" else self.int(0)
+            return a if op == "floordiv" else self.integer(0)
         return None
 
     def add(self, a: Node, b: Node) -> Node:
@@ -195,7 +207,7 @@ class Graph:
         """The real quotient."""
         a, b = self.to_real(a), self.to_real(b)
         if a.is_const and b.is_const and b.value != 0:
-            return self.real(a.value / b.value)  # type: ignore[operator]
+            return self.real(a.real / b.real)
         return self.arithmetic("div", a, b)
 
     def power(self, base: Node, exponent: int) -> Node:
@@ -216,26 +228,26 @@ class Graph:
         """``op`` is "lt", "le" or "eq", over two numbers or (eq) two truth values."""
         a, b = self._exact(op, a, b) or self._balanced(a, b)
         if a.is_const and b.is_const:
-            return self.bool(_COMPARISONS[op](a.value, b.value))
+            return self.truth(_COMPARISONS[op](a.value, b.value))
         if a is b and a.type != "real":
-            return self.bool(op != "lt")
+            return self.truth(op != "lt")
         return self._node(op, (a, b), "bool")
 
     def _exact(self, op: str, a: Node, b: Node) -> tuple[Node, Node] | None:
         """An integer against a real constant, as two integers: no rounding of the integer to float32."""
         if a.type == "int" and b.type == "real" and b.is_const:
-            bound = float(b.value)  # type: ignore[arg-type]
+            bound = b.real
             if math.isfinite(bound) and abs(bound) < 2**62 and (op != "eq" or bound == math.floor(bound)):
-                return a, self.int(math.ceil(bound) if op == "lt" else math.floor(bound))
+                return a, self.integer(math.ceil(bound) if op == "lt" else math.floor(bound))
         if b.type == "int" and a.type == "real" and a.is_const:
-            bound = float(a.value)  # type: ignore[arg-type]
+            bound = a.real
             if math.isfinite(bound) and abs(bound) < 2**62 and (op != "eq" or bound == math.floor(bound)):
-                return self.int(math.floor(bound) if op == "lt" else math.ceil(bound)), b
+                return self.integer(math.floor(bound) if op == "lt" else math.ceil(bound)), b
         return None
 
     def not_(self, a: Node) -> Node:
         if a.is_const:
-            return self.bool(not a.value)
+            return self.truth(not a.value)
         if a.op == "not":
             return a.args[0]
         if a.op in ("lt", "le") and a.args[0].type == "int":  # among integers there is no NaN
@@ -243,7 +255,7 @@ class Graph:
         return self._node("not", (a,), "bool")
 
     def logic(self, op: str, args: tuple[Node, ...]) -> Node:
-        """"and" or "or" of any number of truth values."""
+        """ "and" or "or" of any number of truth values."""
         absorbing = op == "or"
         kept: dict[int, Node] = {}
         for arg in args:
@@ -253,7 +265,7 @@ class Graph:
                 if not part.is_const:
                     kept[part.number] = part
         if len(kept) < 2:
-            return next(iter(kept.values()), self.bool(not absorbing))
+            return next(iter(kept.values()), self.truth(not absorbing))
         return self._node(op, tuple(kept.values()), "bool")
 
     def select(self, condition: Node, yes: Node, no: Node) -> Node:
@@ -268,7 +280,6 @@ class Graph:
             return self.select(condition.args[0], no, yes)
         return self._node("select", (condition, yes, no), yes.type)
 
-
     def again(self, node: Node, args: tuple[Node, ...]) -> Node:
         """The operation of a node over other operands."""
         if node.op in ("const", "name"):
@@ -281,6 +292,7 @@ class Graph:
             return self.compare(node.op, *args)
         if node.op in REAL_FUNCTIONS:
             return self.function(node.op, *args)
+        special: dict[str, Callable[..., Node]]
         special = {"to_real": self.to_real, "not": self.not_, "select": self.select, "div": self.div}
         return special[node.op](*args) if node.op in special else self.arithmetic(node.op, *args)
 

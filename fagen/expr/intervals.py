@@ -92,7 +92,7 @@ class Walker:
         if node.op == "name":
             return backend.position(str(node.value))
         if node.op == "const":
-            return backend.constant(float(node.value))  # type: ignore[arg-type]
+            return backend.constant(node.real)
         kind = _KINDS[node.type]
         if node.op == "read":
             indices = [self.walk(index) for index in node.args]

@@ -7,7 +7,7 @@ ranges, ``or`` unites them, and a condition that no bound is read from leaves ev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
+from typing import TypeAlias
 
 from .affine import Sum, as_sum
 from .conditions import All, Any, Condition, Equal, Linear, Literal, Ordered, Truth
@@ -56,7 +56,7 @@ class Either:
     parts: tuple[Limit, ...]
 
 
-Limit = Union[Between, When, Both, Either]
+Limit: TypeAlias = Between | When | Both | Either
 
 # Numbers in bounds stay below these, so that their sums and products fit 64 bits.
 _MOST = 2**34
@@ -136,12 +136,12 @@ class Solver:
         if atom.op != "floordiv" or abs(factor) != 1:
             return EVERYTHING
         inside, divisor = as_sum(atom.args[0]), atom.args[1]
-        if not divisor.is_const or not 0 < int(divisor.value) < _FEW:  # type: ignore[arg-type]
+        if not divisor.is_const or not 0 < divisor.integer < _FEW:
             return EVERYTHING
         x_inside, rest = inside.split(self._on_x)
         if any(self._moves(part) for part, _ in rest.terms) or [term[0] for term in x_inside.terms] != [self._x]:
             return EVERYTHING
-        c = int(divisor.value)  # type: ignore[arg-type]
+        c = divisor.integer
         # x // c >= -top is x + c top >= 0; x // c <= top is x <= c top + c - 1.
         return Between(
             (Bound(factor * x_inside.terms[0][1], rest.times(factor).shifted(c - 1 if factor < 0 else 0), c, others),)

@@ -46,9 +46,9 @@ def lower(graph: Graph, root: tree.Node, params: Mapping[str, Param]) -> Node:
 def _lower_one(graph: Graph, node: tree.Node, params: Mapping[str, Param], done: Mapping[int, Node]) -> Node:
     match node:
         case tree.Number(value=bool(value)):
-            return graph.bool(value)
+            return graph.truth(value)
         case tree.Number(value=int(value)):
-            return graph.int(value)
+            return graph.integer(value)
         case tree.Number(value=value):
             return graph.real(value)
         case tree.Name(id=name):
@@ -84,14 +84,16 @@ def _lower_one(graph: Graph, node: tree.Node, params: Mapping[str, Param], done:
 
 
 def _power(graph: Graph, base: Node, exponent: Node) -> Node:
-    if exponent.is_const and exponent.type == "int" or (exponent.type == "real" and exponent.is_const
-                                                        and float(exponent.value).is_integer()):  # type: ignore[arg-type]
-        n = int(exponent.value)  # type: ignore[arg-type]
-        if n == 0:
-            return graph.int(1) if base.type == "int" and exponent.type == "int" else graph.real(1.0)
-        if base.type == "int" and exponent.type == "int" and n > 0:
-            return graph.power(base, n)
-        if abs(n) <= _MULTIPLIED_OUT:
-            product = graph.power(graph.to_real(base), abs(n))
-            return product if n > 0 else graph.div(graph.real(1.0), product)
-    return graph.arithmetic("pow", graph.to_real(base), graph.to_real(exponent))
+    if exponent.is_const and exponent.type == "int":
+        n = exponent.integer
+        if base.type == "int" and n >= 0:
+            return graph.power(base, n) if n else graph.integer(1)
+    else:
+        whole = exponent.is_const and exponent.real.is_integer() and abs(exponent.real) <= _MULTIPLIED_OUT
+        n = int(exponent.real) if whole else _MULTIPLIED_OUT + 1
+    if abs(n) > _MULTIPLIED_OUT:
+        return graph.arithmetic("pow", graph.to_real(base), graph.to_real(exponent))
+    if n == 0:
+        return graph.real(1.0)
+    product = graph.power(graph.to_real(base), abs(n))
+    return product if n > 0 else graph.div(graph.real(1.0), product)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from fagen.runtime.variant import Variant
 
@@ -13,7 +12,7 @@ from .analysis import MaskAnalysis, analyse
 from .conditions import Equal, Linear, Literal, Ordered, Truth
 from .graph import Graph, Node
 from .intervals import Unbounded, Walker
-from .limits import NOTHING, Between, Both, Bound, Either, Limit, When
+from .limits import NOTHING, Between, Both, Bound, Limit, When
 from .literals import float_literal
 from .print_cpu import Printer, array_name
 from .tiles import Conjunction, EachOf, OneOf, Possible, strip
@@ -308,5 +307,3 @@ class _LimitPrinter(_Body):
             end = f"{self._span}.{'hi' if factor > 0 else 'lo'}"
             times *= factor
         return end if times == 1 else f"-{end}" if times == -1 else f"{times} * {end}"
-
-

@@ -1,4 +1,7 @@
-"""Graph to C++ statements for the CPU, within namespace fagen: a row's values as scalars, a key's as vectors of kLanes."""
+"""Graph to C++ statements for the CPU: a row's values as scalars, a key's as vectors of kLanes keys.
+
+The statements are for code within namespace fagen, whose functions they call without naming it.
+"""
 
 from __future__ import annotations
 
@@ -121,16 +124,14 @@ class Printer:
     def _named(self, node: Node, text: _Text) -> _Text:
         name = self._fresh(self._read_name(node) if node.op == "read" else None)
         kind = (_VECTORS if text.vector else _SCALARS)[text.kind]
-        (self.pair if node.per_key else self.row).append(
-            f"const {kind} {name} = {text.text};"
-        )
+        (self.pair if node.per_key else self.row).append(f"const {kind} {name} = {text.text};")
         return _Text(name, _ATOM, text.kind, text.vector)
 
     def _read_name(self, node: Node) -> str:
         prefix = "" if self._prefix == "t" else f"{self._prefix}_"
         if not node.args:
             return f"{prefix}{array_name(str(node.value))}_0"
-        if all(index.op == "name" or (index.is_const and index.value >= 0) for index in node.args):  # type: ignore[operator]
+        if all(index.op == "name" or (index.is_const and index.integer >= 0) for index in node.args):
             return f"{prefix}{array_name(str(node.value))}_" + "_".join(str(index.value) for index in node.args)
         return f"{prefix}{array_name(str(node.value))}_1"
 
@@ -202,10 +203,9 @@ class Printer:
         raise AssertionError(f"no C++ for {op}")
 
     def _constant(self, node: Node, kind: str | int) -> _Text:
-        value = node.value
         if node.type == "bool":
-            return _Text("true" if value else "false", _ATOM, kind, False)
-        text = float_literal(float(value)) if node.type == "real" else int_literal(int(value))  # type: ignore[arg-type]
+            return _Text("true" if node.value else "false", _ATOM, kind, False)
+        text = float_literal(node.real) if node.type == "real" else int_literal(node.integer)
         return _Text(text, _SIGN if text.startswith("-") else _ATOM, kind, False)
 
     def _comparison(self, node: Node, operands: list[_Text]) -> _Text:
@@ -248,7 +248,7 @@ class Printer:
         divisor = node.args[1]
         if not divisor.is_const:
             return None
-        value = int(divisor.value)  # type: ignore[arg-type]
+        value = divisor.integer
         if value < 2 or value & (value - 1):
             return None
         sign, operand = (">>", value.bit_length() - 1) if node.op == "floordiv" else ("&", value - 1)
@@ -289,8 +289,8 @@ class Printer:
             return f"{self._texts[offset].inside(_SUM)} - {lane0}"
         if offset.is_const and offset.value == 0:
             return lane0
-        if offset.is_const and int(offset.value) < 0:  # type: ignore[arg-type]
-            return f"{lane0} - {int_literal(-int(offset.value))}"  # type: ignore[arg-type]
+        if offset.is_const and offset.integer < 0:
+            return f"{lane0} - {int_literal(-offset.integer)}"
         self.index(offset)
         return f"{lane0} + {self._texts[offset].inside(_PRODUCT)}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fagen.runtime.variant import Param
 
@@ -29,19 +28,17 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True)
 class Sizes:
     """The ranges of integer nodes, given the dtypes of params. Both ends are inclusive, and not limited to 64 bits."""
 
-    params: Mapping[str, Param]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_known", {})
-        object.__setattr__(self, "_wide", {})
+    def __init__(self, params: Mapping[str, Param]):
+        self.params = params
+        self._known: dict[Node, tuple[int, int]] = {}
+        self._wide: dict[Node, bool] = {}
 
     def range(self, node: Node) -> tuple[int, int]:
         """The least and greatest value an integer node can have."""
-        known: dict[Node, tuple[int, int]] = self._known  # type: ignore[attr-defined]
+        known = self._known
         stack = [node]
         while stack:
             top = stack[-1]
@@ -54,7 +51,7 @@ class Sizes:
 
     def _range(self, node: Node, known: Mapping[Node, tuple[int, int]]) -> tuple[int, int]:
         if node.op == "const":
-            return int(node.value), int(node.value)  # type: ignore[arg-type]
+            return node.integer, node.integer
         if node.op == "name":
             return _NAMES[str(node.value)]
         if node.op == "read":
@@ -94,7 +91,7 @@ class Sizes:
 
     def bits(self, node: Node) -> int:
         """32, or 64 where the value of an integer node, or one it is computed from, needs them."""
-        wide: dict[Node, bool] = self._wide  # type: ignore[attr-defined]
+        wide = self._wide
         for part in below((node,)) if node not in wide else ():
             if part not in wide and part.type == "int":
                 operands = () if part.op == "read" else part.args

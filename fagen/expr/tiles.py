@@ -8,7 +8,7 @@ and shrink the tile for the others, which are tested one by one with intervals.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
+from typing import TypeAlias
 
 from .conditions import All, Any, Condition, Linear, Literal, alternatives
 from .graph import Graph, Node
@@ -39,7 +39,7 @@ class EachOf:
     parts: tuple[Possible, ...]
 
 
-Possible = Union[Conjunction, OneOf, EachOf]
+Possible: TypeAlias = Conjunction | OneOf | EachOf
 
 
 def possible(condition: Condition) -> Possible:
@@ -83,5 +83,5 @@ def strip(graph: Graph, linear: Linear) -> Strip | None:
     # factor · x + rest >= 0
     if factor == 1:
         return Strip(of, True, linear.rest.times(-1).node(graph))
-    rest = graph.arithmetic("floordiv", linear.rest.node(graph), graph.int(abs(factor)))
+    rest = graph.arithmetic("floordiv", linear.rest.node(graph), graph.integer(abs(factor)))
     return Strip(of, factor > 0, graph.neg(rest) if factor > 0 else rest)
