@@ -35,7 +35,7 @@ MODULE_NAMES = frozenset(
 # What every variant's call takes or returns beside its params.
 CALL_NAMES = frozenset(
     """q k v o x lse d_o d_lse dq dk dv d_sink sink scale out return_lse mask score fallback needs align layout dtype
-    self""".split()
+    name arguments self""".split()
 )
 
 
@@ -47,8 +47,8 @@ def identifier_problem(name: str, limit: int = MAX_NAME) -> str | None:
         return f"is {len(name)} characters long; at most {limit} are allowed"
     if not _IDENTIFIER.fullmatch(name):
         return "must be letters, digits and underscores, starting with a letter"
-    if "__" in name:
-        return "must not hold two underscores in a row, which C++ keeps for itself"
+    if "__" in name or name.endswith("_"):
+        return "must not end in an underscore or hold two in a row, since C++ keeps such names for itself"
     if name in CPP_KEYWORDS or name in _CPP_MACROS:
         return "is a word of C++"
     if name in PYTHON_WORDS:
