@@ -91,9 +91,10 @@ def render_module(
     features: Sequence[str] = (),
     spec_file: str = "",
 ) -> dict[str, str]:
-    """File name to text: ``binding.cpp``, ``__init__.py``, ``__init__.pyi``, ``__main__.py`` and ``py.typed``.
+    """File name to text: ``binding.cpp``, ``name.cpp``, ``__init__.py``, its ``.pyi``, ``__main__.py``, ``py.typed``.
 
-    ``namespace`` is where torch finds the ops (``torch.ops.<namespace>``) and must name this build alone;
+    ``namespace`` is where torch finds the ops (``torch.ops.<namespace>``) and must name this build alone; of the C++
+    only ``name.cpp``, which is compiled in no time, holds it;
     ``features`` are the CPU features that any of the kernels needs, as ``__builtin_cpu_supports`` calls them;
     ``spec_file`` is the spec's file name, for comments. The Python files expect fagen/runtime/ beside them as runtime/.
     """
@@ -104,7 +105,7 @@ def render_module(
     environment = _environment()
     files = {
         file: environment.get_template(f"module/{file}.j2").render(context)
-        for file in ("binding.cpp", "__init__.py", "__init__.pyi", "__main__.py")
+        for file in ("binding.cpp", "name.cpp", "__init__.py", "__init__.pyi", "__main__.py")
     }
     return {**files, "py.typed": ""}
 

@@ -35,6 +35,7 @@ class Job:
     inputs: str
     library: str
     units: Sequence[Unit]
+    name_unit: str  # a C++ source compiled at every link, for the little that differs from build to build
     headers: Headers
     link_flags: Sequence[str]
     manifest: Mapping[str, Any]
@@ -107,8 +108,9 @@ def _build(job: Job, places: Places, tools: Tools, private: Path, jobs: int | No
         progress=progress,
     )
     lap("compile")
-    objects = [tools.cache.object_path(unit.key) for unit in job.units]
-    link_library(module / job.library, objects, job.link_flags, tools.compiler, places.failed)
+    (work / "name.cpp").write_text(job.name_unit, encoding="utf-8")
+    inputs = [work / "name.cpp", *(tools.cache.object_path(unit.key) for unit in job.units)]
+    link_library(module / job.library, inputs, job.link_flags, tools.compiler, places.failed)
     lap("link")
     job.fill(module)
     write_manifest(module, job.manifest)

@@ -11,16 +11,17 @@ from ..toolchain import Compiler
 from .failure import Failure, compile_error
 
 # Undefined names are found here rather than at import; nothing of the machine's paths gets into the file.
-LINK_FLAGS = ("-shared", "-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,--build-id=sha1", "-Wl,--as-needed")
+LINK_FLAGS = ("-shared", "-fPIC", "-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,--build-id=sha1", "-Wl,--as-needed")
 
 
-def link_library(
-    library: Path, objects: Sequence[Path], flags: Sequence[str], compiler: Compiler, failed: Path
-) -> None:
-    """Link ``objects`` and the libraries that ``flags`` name into ``library``. Raises :class:`CompileError`."""
+def link_library(library: Path, inputs: Sequence[Path], flags: Sequence[str], compiler: Compiler, failed: Path) -> None:
+    """Link ``inputs`` (objects, and small sources to compile on the way) and the libraries that ``flags`` name.
+
+    Raises :class:`CompileError`.
+    """
     # A response file: thousands of objects do not fit on a command line. Its quoting is the shell's, with backslashes.
     names = library.with_suffix(".rsp")
-    names.write_text("".join(f"{_escape(str(path))}\n" for path in objects), encoding="utf-8")
+    names.write_text("".join(f"{_escape(str(path))}\n" for path in inputs), encoding="utf-8")
     command = [
         *compiler.command,
         *LINK_FLAGS,

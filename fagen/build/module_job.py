@@ -26,6 +26,7 @@ from .progress import Progress
 
 _RUNTIME = Path(__file__).resolve().parents[1] / "runtime"
 _HOST = "binding.cpp"
+_NAME = "name.cpp"  # the one unit that holds the namespace
 
 
 def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, cache: Cache, check: str) -> Job:
@@ -48,17 +49,19 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
     def module_files(namespace: str) -> dict[str, str]:
         return render_module(spec.name, variants, namespace=namespace, features=features, spec_file=path.name)
 
-    # The namespace names this build and stands in the host unit, so the hash is taken of one without it.
-    nameless = _host(module_files(f"fagen_{spec.name}")[_HOST], headers, compiler, torch)
-    hash8 = digest([nameless.key, sorted(unit.key for group in kernels.values() for unit in group)])[:8]
+    host = _host(module_files(f"fagen_{spec.name}")[_HOST], headers, compiler, torch)
+    units = [host, *(unit for group in kernels.values() for unit in group)]
+    hash8 = digest([spec.name, sorted(unit.key for unit in units)])[:8]
     files = module_files(f"fagen_{spec.name}_{hash8}")
-    units = [_host(files.pop(_HOST), headers, compiler, torch), *(unit for group in kernels.values() for unit in group)]
+    name_unit = files[_NAME]
     library = f"library_{hash8}.so"
 
     def fill(folder: Path) -> None:
         _write_sources(folder / "sources", units, headers)
+        (folder / "sources" / _NAME).write_text(name_unit, encoding="utf-8")
         for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            if name not in (_HOST, _NAME):
+                (folder / name).write_text(text, encoding="utf-8")
         shutil.copytree(_RUNTIME, folder / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
 
     def run_check(folder: Path, progress: Progress) -> Mapping[str, Any]:
@@ -73,6 +76,7 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
         inputs=inputs or "",
         library=library,
         units=units,
+        name_unit=name_unit,
         headers=headers,
         link_flags=(f"-L{torch.library_dir}", *LINK_FLAGS),
         manifest={
@@ -120,8 +124,9 @@ def _host(text: str, headers: Headers, compiler: Compiler, torch: Torch) -> Unit
     key = object_key(
         text, HOST_FLAGS, headers, compiler=compiler.identity, extra=[f"torch {torch.version}", *LINK_FLAGS]
     )
-    local = tuple(f"-isystem{folder}" for folder in torch.include_dirs)
-    return Unit(_HOST, "binding", text, HOST_FLAGS, key, local)
+    local = [f"-isystem{folder}" for folder in torch.include_dirs]
+    local.append(f"-fmacro-prefix-map={torch.root}=torch")  # its headers put their own paths into messages
+    return Unit(_HOST, "binding", text, HOST_FLAGS, key, tuple(local))
 
 
 def _write_sources(folder: Path, units: Sequence[Unit], headers: Headers) -> None:

@@ -50,7 +50,7 @@ def small_job(
         return {"checked": value}
 
     manifest = {"fagen": "0", "build": {"inputs": inputs, "check": "auto"}}
-    return Job(name, inputs, "library.so", made, headers, (), manifest, "auto", fill, check)
+    return Job(name, inputs, "library.so", made, "", headers, (), manifest, "auto", fill, check)
 
 
 def read_value(folder: Path) -> int:

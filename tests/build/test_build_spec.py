@@ -23,7 +23,8 @@ SPEC = """\
 fagen: 1
 name: tiny
 target: cpu
-defaults: {dtype: f32, backward: false, isa: portable}
+isa: portable
+defaults: {dtype: f32, backward: false}
 variants:
   - {name: full, head_dim: 8}
   - {name: causal, head_dim: 8, mask: causal}

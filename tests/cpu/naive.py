@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -71,9 +71,14 @@ def draw(
 
 
 def publish(
-    folder: Path, *, namespace: str, variants: Sequence[Variant] = VARIANTS, features: Sequence[str] = ()
+    folder: Path,
+    *,
+    namespace: str,
+    variants: Sequence[Variant] = VARIANTS,
+    features: Sequence[str] = (),
+    defines: Mapping[str, Sequence[str]] = _DEFINES,
 ) -> Path:
-    """Compile and lay out a module at ``folder``, whose name is the module's."""
+    """Compile and lay out a module at ``folder``, whose name is the module's; ``defines`` choose each kernel."""
     work = folder.parent / f".{folder.name}_work"
     work.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True)
@@ -81,21 +86,22 @@ def publish(
     objects = []
     for variant in variants:
         target = work / f"{variant.name}.o"
-        defines = [f"-DNAME={variant.name}", f"-DHEAD_DIM={variant.head_dim}", f"-DVALUE_DIM={variant.value_dim}"]
-        defines += [f"-D{word}" for word in _DEFINES[variant.name]]
-        _run("g++", "-std=c++17", "-O1", "-fPIC", *defines, include, "-c", HERE / "naive.cpp", "-o", target)
+        words = [f"-DNAME={variant.name}", f"-DHEAD_DIM={variant.head_dim}", f"-DVALUE_DIM={variant.value_dim}"]
+        words += [f"-D{word}" for word in defines[variant.name]]
+        _run("g++", "-std=c++17", "-O1", "-fPIC", *words, include, "-c", HERE / "naive.cpp", "-o", target)
         objects.append(target)
     files = render_module(
         folder.name, variants, namespace=namespace, features=features, spec_file=f"{folder.name}.yaml"
     )
-    (work / "binding.cpp").write_text(files.pop("binding.cpp"))
+    for name in ("binding.cpp", "name.cpp"):
+        (work / name).write_text(files.pop(name))
     for name, text in files.items():
         (folder / name).write_text(text)
     torch_root = Path(torch.__file__).parent
     library = f"library_{namespace[-8:]}.so"
     _run("g++", *HOST_FLAGS, "-Werror", include, f"-isystem{torch_root / 'include'}", "-c", work / "binding.cpp",
          "-o", work / "binding.o")  # fmt: skip
-    _run("g++", work / "binding.o", *objects, f"-L{torch_root / 'lib'}", *LINK_FLAGS, "-o", folder / library)
+    _run("g++", "-fPIC", work / "name.cpp", work / "binding.o", *objects, f"-L{torch_root / 'lib'}", *LINK_FLAGS, "-o", folder / library)
     runtime = Path(sys.modules["fagen"].__file__ or "").parent / "runtime"
     shutil.copytree(runtime, folder / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
     manifest = {
