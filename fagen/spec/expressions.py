@@ -23,6 +23,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Expressions are printed in comments of generated source, so what could end a comment or join its line to the next
 # stops here, whatever the grammar would say of it.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]|\\|\*/|/\*|\?\?")
+_STRANGE = re.compile(r"[^A-Za-z0-9_ .,:+\-*/%<>=!&|~()\[\]]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +66,19 @@ def unsafe(expression: Written) -> Found | None:
             "write it in one line, or fold it with `>`" if expression.scalar.style != ">" else "indent its lines alike"
         )
         return expression.found("an expression cannot hold a line break", match.start(), hint)
-    shown = f"`{what}`" if what.isprintable() and what.strip() else f"character U+{ord(what):04X}"
-    return expression.found(f"an expression cannot hold {shown}", match.start(), _SAID_OTHERWISE.get(what))
+    return expression.found(f"an expression cannot hold {_shown(what)}", match.start(), _SAID_OTHERWISE.get(what))
+
+
+def _shown(what: str) -> str:
+    return f"`{what}`" if what.isprintable() and what.strip() else f"character U+{ord(what):04X}"
+
+
+def strange(expression: Written) -> Found | None:
+    """Why a text that is kept unread cannot be an expression or a word, or None."""
+    match = _STRANGE.search(expression.text)
+    if match is None or match.group() in "\r\n":
+        return unsafe(expression)
+    return expression.found(f"{_shown(match.group())} has no meaning here", match.start())
 
 
 def read(expression: Written, expect: str, names: Names, key: str) -> tuple[Node | None, Found | None]:

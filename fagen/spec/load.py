@@ -17,7 +17,8 @@ from fagen.spec import names
 from fagen.spec.document import Document, Mapping, Node, Place, Scalar, describe, shorten
 from fagen.spec.document import Sequence as SequenceNode
 from fagen.spec.expand import expand_all
-from fagen.spec.expressions import Names, misspelt, read_constant, unsafe, written
+from fagen.spec.expressions import Names, misspelt, read_constant, strange, written
+from fagen.spec.features import unbuilt_keys
 from fagen.spec.model import Entry, Spec, Value
 from fagen.spec.schema import VariantKeys, variant_keys
 from fagen.spec.targets import read_target
@@ -28,7 +29,6 @@ MAX_BYTES = 512 * 1024
 
 _SIGNATURE = re.compile(r"\s*(\w+)\s*(?:\(\s*((?:\w+\s*(?:,\s*\w+\s*)*)?)\))?\s*", re.ASCII)
 _FLOATS = ("f32", "bf16", "f16")
-_EXPRESSION_KEYS = ("value", "weight")  # not built yet, but printed nowhere only as long as they are safe to print
 
 
 def load(path: str | os.PathLike[str]) -> Spec:
@@ -274,12 +274,17 @@ class _Reader:
         }
 
     def _check_unread(self, values: dict[str, Value]) -> None:
-        """Expressions of keys that are not built yet are not parsed, but no text stays unchecked."""
-        for key in _EXPRESSION_KEYS:
-            if key in values and isinstance(values[key].node, Scalar):
-                wrong = unsafe(written(values[key].node, self.document))  # type: ignore[arg-type]
-                if wrong:
-                    self.founds.append(wrong)
+        """What keys that are not built yet hold is not read, but no text stays unchecked."""
+        for key in unbuilt_keys():
+            todo: list[Node] = [values[key].node] if key in values else []
+            while todo:
+                node = todo.pop()
+                if isinstance(node, Scalar):
+                    self.founds += [problem for problem in [strange(written(node, self.document))] if problem]
+                elif isinstance(node, Mapping):
+                    todo += [*node.keys.values(), *node.entries.values()]
+                else:
+                    todo += node.items
 
     def _matrix(
         self, loc: tuple[str | int, ...], axes: dict[str, list[Any]], own: dict[str, Value], broken: set[str]

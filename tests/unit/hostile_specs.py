@@ -75,6 +75,10 @@ FILES: dict[str, str | bytes] = {
     "carriage_return": variant(mask='"causal\\rand true"'),
     "quote_mask": variant(mask="'causal\"'"),
     "unbuilt_newline": variant(value='"k[:512]\\nint x;"', cache="{page: 16}", later="[value, cache]"),
+    "unbuilt_quote": variant(value="'k[\"a\"]'", later="[value]"),
+    "unbuilt_nested": variant(cache='{page: 16, dtype: "a\\nb"}', later="[cache]"),
+    "unbuilt_key": variant(multiple_of='{"a\\nb": 1}', later="[multiple_of]"),
+    "unbuilt_tab": variant(schedule='"a\\tb"', later="[schedule]"),
     # Size
     "ten_megabytes": b"# " + b"x" * (10 << 20),
     "ten_megabytes_of_brackets": b"[" * (10 << 20),
