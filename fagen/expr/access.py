@@ -49,3 +49,10 @@ def owners(read: Node) -> tuple[str, ...]:
         if len(own) == 1 and own[0][0].op == "name" and own[0][1] != 0:
             found[_OWNERS[str(own[0][0].value)]] = None
     return tuple(found)
+
+
+def direct_axes(read: Node) -> tuple[str, ...]:
+    """For each axis of a read the name among b, h, hk that is its index, "" if none of them is."""
+    return tuple(
+        str(index.value) if index.op == "name" and index.value in ("b", "h", "hk") else "" for index in read.args
+    )

@@ -41,6 +41,7 @@ class ParamGrad:
     ``row`` holds statements for once a row that ``scatter`` needs; both see what a Snippet's statements see.
     ``owner`` are the names among b, h, hk, i (also for q), j (also for kv) that the read is indexed by directly, up to
     a constant of the row: work items that differ in one of these never touch the same entry through this read.
+    ``axes`` says for each axis which of b, h and hk is its index, "" where none is.
     """
 
     param_index: int
@@ -50,6 +51,7 @@ class ParamGrad:
     row: tuple[str, ...]
     scatter: tuple[str, ...]
     owner: tuple[str, ...]
+    axes: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from fagen.errors import PlanError
 from fagen.runtime.language import parse
 from fagen.runtime.variant import Param, Variant
 
-from .access import classify, owners
+from .access import classify, direct_axes, owners
 from .code import CPU_VECTOR, KernelCode, ParamGrad, Snippet
 from .derive import derivative
 from .graph import Graph, Node, below
@@ -111,4 +111,5 @@ def _param_grad(graph: Graph, params: Mapping[str, Param], order: list[str], ent
         row=row,
         scatter=scatter,
         owner=owners(entry),
+        axes=direct_axes(entry),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from .emit import lowered
 from .graph import Graph, Node, below, floor_div, floor_mod
 from .intervals import Unbounded, Walker
 from .limits import Between, Both, Either, Limit, When
-from .regions import HalfPlane, Pairs, Ranges, intersect, unite
-from .tiles import Conjunction, EachOf, Possible, strip
+from .regions import HalfPlane, Pairs, Ranges, Values, intersect, may_share, unite
+from .sizes import INT64
+from .tiles import Conjunction, EachOf, Possible, shared, strip
 
 _HULL_LIMIT = 1 << 14  # larger parts of a param are not looked through
 
@@ -143,24 +145,36 @@ class _Tile:
         return bool(element) if node.type == "bool" else int(element)
 
     def hull(self, kind: str, param: str, indices: list[Span], node: Node) -> Span | Reals:
-        array = self.work.params[param]
-        parts = [Span(max(span.lo, 0), min(span.hi, size - 1)) for span, size in zip(indices, array.shape, strict=True)]
+        inside, outside = self._inside(param, indices)
         zero: Any = bounds.point(0) if kind == "Span" else bounds.reals(0.0)
-        if any(part.empty for part in parts):
-            return zero
-        elements = 1
-        for part in parts:
-            elements *= part.hi - part.lo + 1
-        if elements > _HULL_LIMIT:
+        if inside is None:
             return self._anything(node)
-        inside = array[tuple(slice(part.lo, part.hi + 1) for part in parts)]
+        if inside.size == 0:
+            return zero
         found: Any
         if kind == "Span":
             found = Span(int(inside.min()), int(inside.max()))
         else:
             low, high = float(inside.min()), float(inside.max())
             found = Reals(low, high, False) if low <= high else bounds.unknown_real()  # not so if NaN is among them
-        return found if parts == indices else bounds.join(zero, found)
+        return bounds.join(zero, found) if outside else found
+
+    def values(self, read: Node) -> Values:
+        """The integers that a read gives over the tile."""
+        inside, outside = self._inside(str(read.value), [self.walker.walk(index) for index in read.args])
+        if inside is None:
+            return Values(Span(*self.analysis.sizes.range(read)), None)
+        return Values.of([*map(int, inside.reshape(-1)), *([0] if outside else [])])
+
+    def _inside(self, param: str, indices: list[Span]) -> tuple[Any, bool]:
+        """The entries in a box of indexes (None: too many), and whether the box reaches outside the extents."""
+        array = self.work.params[param]
+        parts = [Span(max(span.lo, 0), min(span.hi, size - 1)) for span, size in zip(indices, array.shape, strict=True)]
+        counts = [max(part.hi - part.lo + 1, 0) for part in parts]
+        if math.prod(counts) > _HULL_LIMIT:
+            return None, False
+        slices = (slice(part.lo, part.lo + count) for part, count in zip(parts, counts, strict=True))
+        return array[tuple(slices)], parts != indices
 
     def _anything(self, node: Node) -> Span | Reals:
         if node.type == "real":
@@ -186,7 +200,23 @@ def _possible(test: Possible, tile: _Tile) -> bool:
         if left is None:
             return False
         tile = tile.shrunk(left)
-    return all(_truth(literal, tile) is not Tri.NONE for literal in test.others)
+    return all(_truth(literal, tile) is not Tri.NONE and _shares(literal, test.others, tile) for literal in test.others)
+
+
+def _shares(literal: Literal, others: tuple[Literal, ...], tile: _Tile) -> bool:
+    """False where two reads must be equal, and are for no pair of the tile."""
+    pair = shared(literal, others, tile.walker.is_exact) if isinstance(literal, Equal) else None
+    if pair is None:
+        return True
+    allowed = Span(*INT64)
+    for node in pair.least:
+        allowed = allowed.at_least(tile.value(node))
+    for node in pair.most:
+        allowed = allowed.at_most(tile.value(node))
+    try:
+        return may_share(tile.values(pair.left), tile.values(pair.right), allowed)
+    except Unbounded:
+        return True
 
 
 def _truth(literal: Literal, tile: _Tile) -> Tri:

@@ -231,6 +231,9 @@ class Graph:
             return self.truth(_COMPARISONS[op](a.value, b.value))
         if a is b and a.type != "real":
             return self.truth(op != "lt")
+        if a.type == "bool" and (a.is_const or b.is_const):
+            constant, other = (a, b) if a.is_const else (b, a)
+            return other if constant.value else self.not_(other)
         return self._node(op, (a, b), "bool")
 
     def _exact(self, op: str, a: Node, b: Node) -> tuple[Node, Node] | None:

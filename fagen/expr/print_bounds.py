@@ -15,7 +15,7 @@ from .intervals import Unbounded, Walker
 from .limits import NOTHING, Between, Both, Bound, Limit, When
 from .literals import float_literal
 from .print_cpu import Printer, array_name
-from .tiles import Conjunction, EachOf, OneOf, Possible, strip
+from .tiles import Conjunction, EachOf, OneOf, Possible, Shared, shared, strip
 
 _INDENT = "  "
 
@@ -165,7 +165,26 @@ class _TestPrinter(_Body):
             if passed:
                 blocks.enter_context(self.block(f"if ({passed}) {{"))
             passed = _passed(self, steps, literal)
+            pair = shared(literal, test.others, steps.walker.is_exact) if isinstance(literal, Equal) else None
+            if passed and pair:
+                blocks.enter_context(self.block(f"if ({passed}) {{"))
+                passed = self._may_share(pair, steps)
         return passed
+
+    def _may_share(self, pair: Shared, steps: _Steps) -> str:
+        arguments = []
+        for read in (pair.left, pair.right):
+            indices = ", ".join(steps.walker.walk(index) for index in read.args)
+            arguments.append(self.fresh(f"{array_name(str(read.value))}_values"))
+            self.add(f"const Values {arguments[-1]} = {array_name(str(read.value))}.values({indices});")
+        if pair.least or pair.most:
+            least, most = "INT64_MIN", "INT64_MAX"
+            for node in pair.least:
+                least = self.scalar(node) if least == "INT64_MIN" else f"greatest({least}, {self.scalar(node)})"
+            for node in pair.most:
+                most = self.scalar(node) if most == "INT64_MAX" else f"least({most}, {self.scalar(node)})"
+            arguments.append(f"Span({least}, {most})")
+        return f"may_share({', '.join(arguments)})"
 
     def _planes(self, linear: tuple[Linear, ...]) -> list[Linear]:
         return [condition for condition in linear if strip(self.analysis.graph, condition) is None]

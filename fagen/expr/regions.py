@@ -1,11 +1,37 @@
-"""The pairs of a tile that linear conditions leave, and lists of index ranges: the rest of bounds.h, in Python."""
+"""Sets of integers, the pairs of a tile that linear conditions leave, lists of index ranges: the rest of bounds.h."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .bounds import FAR, Span, join, point
+
+
+@dataclass(frozen=True)
+class Values:
+    """Integers that a part of an array holds: each in ``listed``, or, where they are too many, None."""
+
+    hull: Span
+    listed: frozenset[int] | None
+
+    @classmethod
+    def of(cls, values: Iterable[int]) -> Values:
+        found = frozenset(values)
+        return cls(Span(min(found), max(found)), found if len(found) <= 16 else None)
+
+    def may_hold(self, x: int) -> bool:
+        """Whether an integer may be among them."""
+        return self.hull.lo <= x <= self.hull.hi if self.listed is None else x in self.listed
+
+
+def may_share(a: Values, b: Values, allowed: Span) -> bool:
+    """Whether one integer may be in both, and within ``allowed``."""
+    if a.listed is None and b.listed is None:
+        return a.hull.lo <= b.hull.hi and b.hull.lo <= a.hull.hi
+    few, other = (a, b) if a.listed is not None else (b, a)
+    assert few.listed is not None
+    return any(allowed.lo <= x <= allowed.hi and other.may_hold(x) for x in few.listed)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ and shrink the tile for the others, which are tested one by one with intervals.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .conditions import All, Any, Condition, Linear, Literal, alternatives
+from .conditions import All, Any, Condition, Equal, Linear, Literal, Ordered, alternatives
 from .graph import Graph, Node
 
 # More conjunctions than this are not written out: the parts of the condition are then tested apart.
-_MOST_CONJUNCTIONS = 24
+_MOST_CONJUNCTIONS = 64
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,34 @@ def _conjunction(literals: tuple[Literal, ...]) -> Conjunction:
     return Conjunction(
         tuple(literal for literal in literals if isinstance(literal, Linear)),
         tuple(literal for literal in literals if not isinstance(literal, Linear)),
+    )
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Two reads that must give the same integer, at least each of ``least`` and at most each of ``most``.
+
+    What a tile's rows and keys read is compared integer by integer: hulls alone would visit tiles in vain where ids
+    do not grow, as where padding ends a batch of documents.
+    """
+
+    left: Node
+    right: Node
+    least: tuple[Node, ...]
+    most: tuple[Node, ...]
+
+
+def shared(equal: Equal, others: tuple[Literal, ...], exact: Callable[[Node], bool]) -> Shared | None:
+    """The sharper test of an equality among the conditions of a conjunction; None if it is not of two reads."""
+    reads = (equal.left, equal.right)
+    if not equal.wanted or any(side.op != "read" or exact(side) for side in reads):
+        return None
+    ordered = [other for other in others if isinstance(other, Ordered)]
+    return Shared(
+        equal.left,
+        equal.right,
+        tuple(other.low for other in ordered if other.high in reads and exact(other.low)),
+        tuple(other.high for other in ordered if other.low in reads and exact(other.high)),
     )
 
 

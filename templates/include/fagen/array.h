@@ -59,11 +59,28 @@ inline vf load_lanes(const float* p) { return load_floats(p); }
 inline vf load_lanes(const bf16* p) { return load_floats(p); }
 inline vf load_lanes(const f16* p) { return load_floats(p); }
 inline vi load_lanes(const int32_t* p) { return load(p); }
-template <class T>
-inline typename Element<T>::Vector load_lanes(const T* p) {
-  typename Element<T>::Vector value{};
-  for (int lane = 0; lane < kLanes; ++lane) value[lane] = Element<T>::lane(p[lane]);
-  return value;
+typedef int64_t vl_at __attribute__((vector_size(8 * kLanes), aligned(8), may_alias));
+typedef uint8_t vbyte __attribute__((vector_size(kLanes)));
+typedef uint8_t vbyte_at __attribute__((vector_size(kLanes), aligned(1), may_alias));
+inline vl load_lanes(const int64_t* p) { return *reinterpret_cast<const vl_at*>(p); }
+inline vi load_lanes(const bool* p) {
+  return -__builtin_convertvector(vbyte(*reinterpret_cast<const vbyte_at*>(p)), vi);
+}
+
+// Lanes in the opposite order.
+template <class Vector>
+inline Vector reversed(Vector v) {
+#if defined(__clang__)
+  Vector other = v;
+  for (int lane = 0; lane < kLanes; ++lane) other[lane] = v[kLanes - 1 - lane];
+  return other;
+#else
+  if constexpr (sizeof(v[0]) == 4) {
+    return __builtin_shuffle(v, kLanes - 1 - lane_index());
+  } else {
+    return __builtin_shuffle(v, widen(kLanes - 1 - lane_index()));
+  }
+#endif
 }
 
 inline int64_t lane_of(int64_t index, int) { return index; }
@@ -115,6 +132,7 @@ struct Line {
 
   // Elements first, first - 1, ... in lanes 0, 1, ...
   Vector reversed_run(int64_t first) const {
+    if (stride == 1 && first >= kLanes - 1 && first < size) return reversed(load_lanes(data + first - (kLanes - 1)));
     Vector value{};
     for (int lane = 0; lane < kLanes; ++lane) {
       const int64_t index = first - lane;
@@ -134,6 +152,7 @@ struct Line {
 
   // Adds lane 0, 1, ... of g to elements first, first - 1, ...
   void add_reversed_run(int64_t first, vf g) const {
+    if (stride == 1 && first >= kLanes - 1 && first < size) return add_run(first - (kLanes - 1), reversed(g));
     for (int lane = 0; lane < kLanes; ++lane) {
       const int64_t index = first - lane;
       if (index >= 0 && index < size) data[index * stride] += g[lane];
@@ -248,34 +267,70 @@ struct Array {
     }
   }
 
-  Hull<Scalar> hull_within(const Span (&box)[rank > 0 ? rank : 1]) const {
-    const Hull<Scalar> zero = hull_of(Scalar{}, Scalar{}, false);
-    int64_t first[rank], count[rank], elements = 1;
-    bool outside = false;
-    int along = 0;  // the longest part is the line, so that the inner loop is long
-    for (int axis = 0; axis < rank; ++axis) {
-      first[axis] = box[axis].lo < 0 ? 0 : box[axis].lo;
-      const int64_t last = box[axis].hi >= size[axis] ? size[axis] - 1 : box[axis].hi;
-      outside = outside || first[axis] != box[axis].lo || last != box[axis].hi;
-      if (first[axis] > last) return zero;
-      count[axis] = last - first[axis] + 1;
-      if (count[axis] > count[along]) along = axis;
+  // The integers that a box of indexes can read, 0 among them where the box reaches outside the extents.
+  template <class... Index>
+  Values values(Index... index) const {
+    static_assert(sizeof...(Index) == rank, "a range for each axis");
+    const Span box[rank] = {Span(index)...};
+    const Part part(*this, box);
+    Values found;
+    if (part.outside) found.add(0);
+    if (part.elements > kHullLimit) {
+      found.add(unknown_element(Scalar{}));
+      return found;
     }
-    for (int axis = 0; axis < rank; ++axis) {
-      if (count[axis] > kHullLimit / elements) return unknown_element(Scalar{});
-      elements *= count[axis];
+    for (int64_t n = 0; n < part.lines; ++n) {
+      const Line<T> line = part.line(*this, n);
+      int64_t last = value_of(line.data[0]);
+      found.add(last);
+      for (int64_t at = 1; at < line.size; ++at) {
+        const int64_t next = value_of(line.data[at * line.stride]);
+        if (next != last) found.add(next);
+        last = next;
+      }
     }
-    Hull<Scalar> found = zero;
-    for (int64_t line = 0; line < elements / count[along]; ++line) {
-      int64_t offset = first[along] * stride[along], rest = line;
+    return found;
+  }
+
+ private:
+  // The part of a box of indexes that is inside the extents, as lines along its longest axis.
+  struct Part {
+    int64_t first[rank > 0 ? rank : 1], count[rank > 0 ? rank : 1], elements = 1, lines = 0;
+    int along = 0;
+    bool outside = false;  // the box has indexes outside
+
+    Part(const Array& array, const Span (&box)[rank > 0 ? rank : 1]) {
+      for (int axis = 0; axis < rank; ++axis) {
+        first[axis] = greatest(box[axis].lo, 0);
+        count[axis] = greatest(least(box[axis].hi, array.size[axis] - 1) - first[axis] + 1, 0);
+        outside = outside || count[axis] != box[axis].hi - box[axis].lo + 1;
+        if (count[axis] > count[along]) along = axis;
+      }
+      for (int axis = 0; axis < rank; ++axis)
+        elements = count[axis] > kHullLimit / greatest(elements, 1) ? kHullLimit + 1 : elements * count[axis];
+      for (int axis = 0; axis < rank; ++axis)
+        if (count[axis] == 0) elements = 0;
+      if (elements > 0) lines = elements / count[along];
+    }
+
+    Line<T> line(const Array& array, int64_t n) const {
+      int64_t offset = first[along] * array.stride[along];
       for (int axis = 0; axis < rank; ++axis) {
         if (axis == along) continue;
-        offset += (first[axis] + rest % count[axis]) * stride[axis];
-        rest /= count[axis];
+        offset += (first[axis] + n % count[axis]) * array.stride[axis];
+        n /= count[axis];
       }
-      const auto part = Line<T>{data + offset, count[along], stride[along]}.hull();
-      found = line == 0 && !outside ? part : join(found, part);
+      return {array.data + offset, count[along], array.stride[along]};
     }
+  };
+
+  Hull<Scalar> hull_within(const Span (&box)[rank > 0 ? rank : 1]) const {
+    const Part part(*this, box);
+    const Hull<Scalar> zero = hull_of(Scalar{}, Scalar{}, false);
+    if (part.elements > kHullLimit) return unknown_element(Scalar{});
+    if (part.elements == 0) return zero;
+    Hull<Scalar> found = part.outside ? join(zero, part.line(*this, 0).hull()) : part.line(*this, 0).hull();
+    for (int64_t n = 1; n < part.lines; ++n) found = join(found, part.line(*this, n).hull());
     return found;
   }
 };

@@ -98,7 +98,49 @@ constexpr Tri equal(Span a, Span b) {
   return decide(a.lo > b.hi || a.hi < b.lo, a.lo == a.hi && b.lo == b.hi && a.lo == b.lo);
 }
 constexpr Tri is_true(Span a) { return decide(a.hi == 0, a.lo == 1); }  // of truth values as 0 and 1
-constexpr Tri same(Tri a, Tri b) { return choose(a, b, !b); }
+constexpr Tri same(Tri a, Tri b) { return (a & b) | ((!a) & (!b)); }
+
+// ---- the integers that a part of an array holds: each of them, where they are few ----
+
+struct Values {
+  static constexpr int kCapacity = 16;
+
+  int count = 0;
+  int64_t value[kCapacity] = {};
+  Span hull = Span::nothing();
+  bool listed = true;  // else there are too many, and only their hull is known
+
+  constexpr void add(int64_t x) {
+    hull = join(hull, x);
+    for (int n = 0; n < count; ++n)
+      if (value[n] == x) return;
+    if (count == kCapacity) {
+      listed = false;
+    } else {
+      value[count++] = x;
+    }
+  }
+  constexpr void add(Span all) {
+    hull = join(hull, all);
+    listed = false;
+  }
+  constexpr bool may_hold(int64_t x) const {
+    if (!listed) return hull.lo <= x && x <= hull.hi;
+    for (int n = 0; n < count; ++n)
+      if (value[n] == x) return true;
+    return false;
+  }
+};
+
+// Whether one integer may be in both, and within `allowed`.
+constexpr bool may_share(const Values& a, const Values& b, Span allowed = {INT64_MIN, INT64_MAX}) {
+  if (!a.listed && !b.listed) return a.hull.lo <= b.hull.hi && b.hull.lo <= a.hull.hi;
+  const Values& few = a.listed ? a : b;
+  const Values& other = a.listed ? b : a;
+  for (int n = 0; n < few.count; ++n)
+    if (allowed.lo <= few.value[n] && few.value[n] <= allowed.hi && other.may_hold(few.value[n])) return true;
+  return false;
+}
 
 // ---- reals: what float32 arithmetic can give, rounded outward; `nan` where NaN is among it ----
 
