@@ -28,7 +28,8 @@ from .nodes import TRUE, Binary, Call, Compare, Conditional, Logic, Node, Not, N
 from .truth import ALWAYS, NEVER, Fact, Member, Truth, conjunction, disjunction, negation, tree
 from .unparse import unparse
 
-_MOST_CASES = 64  # of abs, min and max that comparisons are split at; nested ones would double and double
+_MOST_AT_ONCE = 3  # abs, min and max in one comparison that it is split at; each doubles it
+_MOST_CASES = 64  # splits altogether; nested ones would double and double
 _EXACT = 2**53  # integers up to here are the same number in float64
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
@@ -147,7 +148,7 @@ class _Canonizer:
             atom = self.atoms.get(key)
             if isinstance(atom, Call) and not any(key in other for other in difference if other != monomial):
                 found.append((key, atom))
-        if not found or self.cases >= _MOST_CASES:
+        if not 0 < len(found) <= _MOST_AT_ONCE or self.cases >= _MOST_CASES:
             return None
         self.cases += 1
         key, atom = found[0]
@@ -193,13 +194,16 @@ class _Canonizer:
                 return self.polynomial(x)
             case _:
                 plain = self.opaque(node)
-                return constant(int(plain.value)) if isinstance(plain, Number) else self.atom(plain)
+                collapsed = getattr(plain, "function", type(plain)) != getattr(node, "function", type(node))
+                return self.polynomial(plain) if collapsed else self.atom(plain)
 
     def quotient(self, op: str, dividend: Polynomial, divisor: Node) -> Polynomial:
         """Floor division and its remainder; (d*a + r) // d = a + r // d, and its remainder is r's."""
         whole: Polynomial = {}
         if isinstance(divisor, Number):
             d = int(divisor.value)
+            if d == 0:
+                return constant(0)
             whole = {monomial: coefficient // d for monomial, coefficient in dividend.items() if coefficient // d}
             dividend = {monomial: coefficient % d for monomial, coefficient in dividend.items() if coefficient % d}
             terms, offset = split_constant(dividend)
@@ -291,16 +295,20 @@ class _Canonizer:
                 return -sign, plain
             case Binary(op="+" | "-", left=left, right=right):
                 return self.signed_sum(node.op, left, right, strict)
-            case Binary(op="*" | "/", left=left, right=right):
+            case Binary(op="*", left=left, right=right):
+                (a_sign, a), (b_sign, b) = sorted(
+                    (self.signed(side, strict) for side in (left, right)), key=lambda factor: unparse(factor[1])
+                )
+                return a_sign * b_sign, Binary("*", a, b)
+            case Binary(op="/", left=left, right=right):
                 a_sign, a = self.signed(left, strict)
-                b_sign, b = self.signed(right, strict or node.op == "/")
-                if node.op == "*":
-                    a, b = sorted((a, b), key=unparse)
-                return a_sign * b_sign, Binary(node.op, a, b)
+                b_sign, b = self.divisor(right)
+                return a_sign * b_sign, Binary("/", a, b)
             case Binary(op="**", left=left, right=Number(type="int")):
                 return 1, Binary("**", self.number(left, strict=True), node.right)
             case Binary(op=op, left=left, right=right):
-                return 1, Binary(op, self.number(left, strict=True), self.number(right, strict=True))
+                sign, plain = self.divisor(right) if op in ("//", "%") else self.signed(right, strict=True)
+                return 1, Binary(op, self.number(left, strict=True), plain if sign > 0 else negative(plain))
             case Call(function="abs", args=(x,)):
                 return 1, Call("abs", (self.signed(x, strict=False)[1],))
             case Call(function=function, args=args):
@@ -309,10 +317,16 @@ class _Canonizer:
                 return 1, Call(function, tuple(self.number(arg, strict) for arg in args))
             case Conditional(test=test, yes=yes, no=no):
                 chosen = self.chosen(self.truth(test), self.number(yes, strict), self.number(no, strict))
-                # An integer alone would no longer be taken as a real number by what stands around it.
-                return 1, chosen if chosen.type == "real" else Conditional(TRUE, chosen, Number(0.0))
+                if chosen.type == "int":  # alone it would no longer be taken as a real number by what stands around it
+                    return 1, Conditional(TRUE, chosen, Number(0.0))
+                return (1, chosen) if isinstance(chosen, Conditional) else self.signed(chosen, strict)
             case _:
                 return 1, node
+
+    def divisor(self, node: Node) -> tuple[int, Node]:
+        """As signed(); but what turns out to be 0 stays as it is, since a division by the constant 0 cannot be read."""
+        sign, plain = self.signed(node, strict=True)
+        return (1, node) if isinstance(plain, Number) and plain.value == 0 else (sign, plain)
 
     def signed_sum(self, op: str, left: Node, right: Node, strict: bool) -> tuple[int, Node]:
         terms = [self.signed(left, strict), self.signed(right, strict)]

@@ -35,7 +35,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     elsewhere = _ELSEWHERE.get(name)
     if elsewhere in known:
         return f"did you mean `{elsewhere}`?"
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
     if not close:
         close = [candidate for candidate in known if candidate.lower() == name.lower()]
     return f"did you mean `{close[0]}`?" if close else None

@@ -50,10 +50,11 @@ class Scope:
         signs = [t for t in self.tokens if t.text == "="]
         if signs:
             at, hint = signs[0].start, "comparisons are < <= > >= == !="
+        last = self.tokens[-1]
+        if last.kind == "symbol" and last.text not in (")", "]") or last.text in ("and", "or", "not", "if", "else"):
+            return LanguageError("the expression ends too soon", last.end, last.end, hint, self.text)
         reason = (error.msg or "invalid syntax").split(". ")[0]
         found = next((t for t in self.tokens if t.start <= at < t.end), None)
-        if at >= len(self.text.rstrip()):
-            return LanguageError("the expression ends too soon", at, at, hint, self.text)
         end = found.end if found else at + 1
         return LanguageError(f"cannot read `{self.text[at:end]}` here: {reason}", at, end, hint, self.text)
 

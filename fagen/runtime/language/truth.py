@@ -67,36 +67,53 @@ def negation(truth: Truth) -> Truth:
 
 def conjunction(parts: Iterable[Truth]) -> Truth:
     """All of ``parts``."""
-    flat: list[Truth] = []
-    for part in parts:
-        flat.extend(part.parts if isinstance(part, All) else [part])
-    members: dict[Node, Set] = {}
-    others: dict[Truth, None] = {}
-    for part in flat:
-        if isinstance(part, Member):
-            values = intersection(members.get(part.polynomial, EVERYTHING), part.values)
-            if values == NOTHING:
-                return NEVER
-            members[part.polynomial] = values
-        elif part == NEVER or negation(part) in others:
+    pending = list(parts)
+    while True:
+        members: dict[Node, Set] = {}
+        others: dict[Truth, None] = {}
+        for part in pending:
+            for one in part.parts if isinstance(part, All) else (part,):
+                if isinstance(one, Member):
+                    members[one.polynomial] = intersection(members.get(one.polynomial, EVERYTHING), one.values)
+                else:
+                    others[one] = None
+        if NEVER in others or NOTHING in members.values() or any(negation(other) in others for other in others):
             return NEVER
-        else:
-            others[part] = None
-    facts = [Member(polynomial, values) for polynomial, values in members.items() if values != EVERYTHING]
-    # A disjunction that one of the facts already makes true adds nothing.
-    kept = [o for o in others if not (isinstance(o, Any) and any(_follows(p, o, facts, others) for p in o.parts))]
+        facts = [Member(polynomial, values) for polynomial, values in members.items() if values != EVERYTHING]
+        # A disjunction loses the parts that the rest excludes; what is left may be a fact that says more.
+        pending = [*facts, *(_remaining(other, members, others) for other in others)]
+        if pending == [*facts, *others]:
+            break
+    kept = [o for o in others if not (isinstance(o, Any) and any(_follows(part, members, others) for part in o.parts))]
     return _single(All, [*facts, *kept])
+
+
+def _remaining(truth: Truth, members: dict[Node, Set], others: dict[Truth, None]) -> Truth:
+    if not isinstance(truth, Any):
+        return truth
+    kept = [part for part in truth.parts if not _excluded(part, members, others)]
+    return truth if len(kept) == len(truth.parts) else disjunction(kept)
+
+
+def _excluded(part: Truth, members: dict[Node, Set], others: dict[Truth, None]) -> bool:
+    if isinstance(part, Member):
+        return intersection(members.get(part.polynomial, EVERYTHING), part.values) == NOTHING
+    if isinstance(part, All):
+        return any(_excluded(one, members, others) for one in part.parts)
+    return negation(part) in others
+
+
+def _follows(part: Truth, members: dict[Node, Set], others: dict[Truth, None]) -> bool:
+    if isinstance(part, Member):
+        return contains(part.values, members.get(part.polynomial, EVERYTHING))
+    if isinstance(part, All):
+        return all(_follows(one, members, others) for one in part.parts)
+    return part in others
 
 
 def disjunction(parts: Iterable[Truth]) -> Truth:
     """One of ``parts`` at least."""
     return negation(conjunction([negation(part) for part in parts]))
-
-
-def _follows(part: Truth, whole: Truth, facts: list[Member], others: Iterable[Truth]) -> bool:
-    if isinstance(part, Member):
-        return any(f.polynomial == part.polynomial and contains(part.values, f.values) for f in facts)
-    return any(part == other for other in others if other is not whole)
 
 
 def _single(kind: type, parts: list[Truth]) -> Truth:
@@ -120,25 +137,18 @@ def tree(truth: Truth) -> Node:
 
 
 def _membership(polynomial: Node, values: Set) -> Node:
-    if values[0][0] is None and values[-1][1] is None:  # all but some gaps
-        outside: list[Node] = []
-        for low, high in complement(values):
-            assert low is not None and high is not None
-            if low == high:
-                outside.append(Compare("!=", polynomial, Number(low)))
-            else:
-                below, above = Compare("<=", polynomial, Number(low - 1)), Compare(">=", polynomial, Number(high + 1))
-                outside.append(logic("or", [below, above]))
-        return logic("and", outside)
-    inside: list[Node] = []
-    for low, high in values:
-        if low is not None and low == high:
-            inside.append(Compare("==", polynomial, Number(low)))
-        else:
-            ends: list[Node] = []
-            if low is not None:
-                ends.append(Compare(">=", polynomial, Number(low)))
-            if high is not None:
-                ends.append(Compare("<=", polynomial, Number(high)))
-            inside.append(logic("and", ends))
-    return logic("or", inside)
+    outside = complement(values)
+    if all(low is not None and low == high for low, high in outside):
+        return logic("and", [Compare("!=", polynomial, Number(low)) for low, _ in outside if low is not None])
+    return logic("or", [_between(polynomial, low, high) for low, high in values])
+
+
+def _between(polynomial: Node, low: int | None, high: int | None) -> Node:
+    if low is not None and low == high:
+        return Compare("==", polynomial, Number(low))
+    ends: list[Node] = []
+    if low is not None:
+        ends.append(Compare(">=", polynomial, Number(low)))
+    if high is not None:
+        ends.append(Compare("<=", polynomial, Number(high)))
+    return logic("and", ends)
