@@ -41,9 +41,9 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
 def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     """What the templates of one direction may print besides."""
     if direction == "forward":
-        return forward_names(plan.variant, plan.code, plan.forward)
+        return {"params": "ForwardParams", **forward_names(plan.variant, plan.code, plan.forward)}
     assert plan.backward is not None
-    return backward_names(plan.variant, plan.code, plan.backward)
+    return {"params": "BackwardParams", **backward_names(plan.variant, plan.code, plan.backward)}
 
 
 def context(plan: Plan, direction: str) -> dict[str, Any]:

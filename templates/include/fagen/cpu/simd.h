@@ -53,6 +53,16 @@ inline vi lane_index() {
   return v;
 }
 
+// x, rounded before anything is added to it: a multiplication that made it is not fused with what follows, so that every
+// kernel finds the same x.
+inline vf rounded(vf x) {
+#if defined(__clang__)
+  return x;  // fuses within an expression only
+#else
+  return __builtin_assoc_barrier(x);
+#endif
+}
+
 // The larger of two; the second where they are unordered, so a NaN in `b` survives and one in `a` does not.
 inline vf larger(vf a, vf b) {
 #if defined(__AVX512F__)
