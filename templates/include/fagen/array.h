@@ -11,6 +11,7 @@ namespace {
 
 // What an element in memory is to an expression: a float, an integer or a truth value; one (`Scalar`) or kLanes (`Vector`).
 inline float value_of(float x) { return x; }
+inline double value_of(double x) { return x; }  // a sum
 inline float value_of(bf16 x) {
   const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
   float value;
@@ -27,6 +28,10 @@ struct VectorOf;
 template <>
 struct VectorOf<float> {
   using type = vf;
+};
+template <>
+struct VectorOf<double> {
+  using type = vd;
 };
 template <>
 struct VectorOf<int32_t> {

@@ -22,6 +22,7 @@ struct F32 {
   using Word = float;
   using Vector = vf;
   static inline __attribute__((always_inline)) vf step(vf c, float a, vf b) { return c + a * b; }
+  static inline __attribute__((always_inline)) vf step(vf c, vf a, vf b) { return c + a * b; }  // lane by lane
 };
 
 #if defined(__AVX512BF16__)
@@ -30,7 +31,10 @@ struct Bf16Pairs {
   using Word = uint32_t;
   using Vector = vu;
   static inline __attribute__((always_inline)) vf step(vf c, uint32_t a, vu b) {
-    return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)_mm512_set1_epi32(int32_t(a)), (__m512bh)b);
+    return step(c, (vu)_mm512_set1_epi32(int32_t(a)), b);
+  }
+  static inline __attribute__((always_inline)) vf step(vf c, vu a, vu b) {
+    return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
   }
 };
 #endif
