@@ -23,6 +23,7 @@ KERNEL_FLAGS = (
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
+    "-fwrapv",  # integers of expressions wrap at 64 bits
     "-fno-exceptions",
     "-fno-rtti",
     "-Wall",
