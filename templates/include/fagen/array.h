@@ -88,6 +88,10 @@ inline Vector reversed(Vector v) {
 #endif
 }
 
+typedef double vd_at __attribute__((vector_size(8 * kLanes), aligned(8), may_alias));
+inline void add_lanes(float* p, vf g) { store(p, load(p) + g); }
+inline void add_lanes(double* p, vf g) { *reinterpret_cast<vd_at*>(p) += __builtin_convertvector(g, vd); }
+
 inline int64_t lane_of(int64_t index, int) { return index; }
 inline int64_t lane_of(vi index, int lane) { return index[lane]; }
 inline int64_t lane_of(vl index, int lane) { return index[lane]; }
@@ -97,14 +101,14 @@ constexpr int64_t kHullLimit = 1 << 14;  // larger parts are not looked through
 inline Span hull_of(int32_t low, int32_t high, bool) { return {low, high}; }
 inline Span hull_of(int64_t low, int64_t high, bool) { return {low, high}; }
 inline Span hull_of(bool low, bool high, bool) { return {low, high}; }
-inline Reals hull_of(float low, float high, bool nan) { return nan ? unknown_real() : Reals{low, high, false}; }
+inline Reals hull_of(double low, double high, bool nan) { return nan ? unknown_real() : Reals{low, high, false}; }
 template <class Scalar>
 using Hull = decltype(hull_of(Scalar{}, Scalar{}, false));
 
 inline Span unknown_element(int32_t) { return {INT32_MIN, INT32_MAX}; }
 inline Span unknown_element(int64_t) { return {INT64_MIN, INT64_MAX}; }
 inline Span unknown_element(bool) { return {0, 1}; }
-inline Reals unknown_element(float) { return unknown_real(); }
+inline Reals unknown_element(double) { return unknown_real(); }
 
 template <class T>
 struct Plain {
@@ -148,7 +152,7 @@ struct Line {
 
   // Adds lane 0, 1, ... of g to elements first, first + 1, ...
   void add_run(int64_t first, vf g) const {
-    if (stride == 1 && first >= 0 && first <= size - kLanes) return store(data + first, load(data + first) + g);
+    if (stride == 1 && first >= 0 && first <= size - kLanes) return add_lanes(data + first, g);
     for (int lane = 0; lane < kLanes; ++lane) {
       const int64_t index = first + lane;
       if (index >= 0 && index < size) data[index * stride] += g[lane];
