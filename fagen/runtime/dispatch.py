@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .fakes import DTYPES
 from .language import LanguageError, canonical, parse, unparse
-from .suggest import describe, nearest, spec_entry
+from .suggest import describe, nearest, spec_entry, with_extents
 from .variant import Expression, Param, Variant
 
 if TYPE_CHECKING:
@@ -68,10 +68,13 @@ class Dispatcher:
     ) -> Any:
         if fallback not in (None, "reference"):
             raise ValueError(f"attention: fallback: expected None or 'reference', found {fallback!r}")
+        if layout not in (None, "bshd", "bhsd"):
+            raise ValueError(f"attention: layout: expected 'bshd' or 'bhsd', found {layout!r}")
+        _check_tensors({"q": q, "k": k, "v": v, **({} if sink is None else {"sink": sink}), **params})
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
         tensors = (q, k, v, *params.values()) if sink is None else (q, k, v, sink, *params.values())
         backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        shapes = tuple((name, p.dtype, p.dim()) for name, p in params.items())
+        shapes = tuple((name, p.dtype, p.dim(), p.requires_grad) for name, p in params.items())
         key = (mask, score, q.shape[-1], v.shape[-1], dtype, q.device.type, sink is not None, shapes, layout, backward)
         name = self.choose(*key)
         if name is None:
@@ -102,13 +105,13 @@ class Dispatcher:
         dtype: torch.dtype,
         device: str,
         sink: bool,
-        shapes: tuple[tuple[str, torch.dtype, int], ...],
+        shapes: tuple[tuple[str, torch.dtype, int, bool], ...],
         layout: str | None,
         backward: bool,
     ) -> Request:
         params = tuple(
-            self._declared.get(name) or Param(name, _DTYPE_NAMES.get(kind, str(kind)), ("n",) * rank)
-            for name, kind, rank in shapes
+            self._declared.get(name) or Param(name, _DTYPE_NAMES.get(kind, str(kind)), ("n",) * rank, grad)
+            for name, kind, rank, grad in shapes
         )
         kind = _DTYPE_NAMES.get(dtype, str(dtype))
         return Request(mask, score, head_dim, value_dim, kind, device, sink, params, layout, backward)
@@ -167,9 +170,12 @@ class Dispatcher:
         elif request.dtype not in ("f32", "bf16", "f16"):
             lines.append("q, k and v may be torch.float32, torch.bfloat16 or torch.float16")
         else:
-            declared = frozenset(self._declared)
+            params = {param.name: param for param in request.params}
+            texts = ((request.mask, "mask"), (request.score, "score"))
+            trees = [_parsed(text, params, what) for text, what in texts if text is not None]
+            new = [with_extents(param, trees) for param in request.params if param.name not in self._declared]
             lines.append(f"add to {self._module.spec_file} and build again:")
-            lines += spec_entry(request, {variant.name for variant in variants}, declared)
+            lines += spec_entry(request, {variant.name for variant in variants}, new)
         near = nearest([(variant, self._differences(request, wanted, variant)) for variant in variants])
         return "\n  ".join([*lines, *near, 'or pass fallback="reference" to compute it slowly in plain torch'])
 
@@ -212,6 +218,14 @@ class Dispatcher:
         return (o, lse.to(torch.float32)) if return_lse else o
 
 
+def _check_tensors(tensors: Mapping[str, object]) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"attention: {name}: expected a torch.Tensor, found {type(tensor).__name__}")
+        if name in ("q", "k", "v") and tensor.dim() != 4:
+            raise ValueError(f"attention: {name}: expected 4 dims, found shape {list(tensor.shape)}")
+
+
 def _parsed(text: str, params: Mapping[str, Param], what: str) -> Any:
     try:
         return parse(text, params=params, expect=what)
@@ -231,4 +245,4 @@ def _expression(text: str | None, params: Mapping[str, Param], what: str) -> Exp
     return None if text is None else Expression(text, unparse(_parsed(text, params, what)))
 
 
-_NEUTRAL = {"mask": "True", "score": "s"}
+_NEUTRAL = {"mask": "true", "score": "s"}

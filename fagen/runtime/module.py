@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,28 +12,16 @@ from torch import Tensor
 
 from . import library, ops
 from .dispatch import Dispatcher
+from .tiles import TileCounts
 from .variant import Variant
 
 if TYPE_CHECKING:
     from .kernel import Kernel
 
 
-@dataclass(frozen=True)
-class TileCounts:
-    """How a mask falls into score tiles, over batch and heads.
-
-    ``total`` tiles in the whole score matrix; ``full`` run without mask code, ``partial`` with it; ``empty`` of the
-    partial ones admit no pair, so they are run in vain. The rest, total - full - partial, are never visited.
-    """
-
-    total: int
-    full: int
-    partial: int
-    empty: int
-
-
 def _module_named(name: str) -> Module:
-    return importlib.import_module(name)._module
+    module: Module = importlib.import_module(name)._module
+    return module
 
 
 class Module:

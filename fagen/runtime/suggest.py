@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .language.nodes import Name, Node, Read, walk
 from .variant import Param, Variant
 
 if TYPE_CHECKING:
     from .dispatch import Request
 
 _SHOWN = 3
+_EXTENTS = {"b": "B", "h": "H", "hk": "Hk", "i": "Sq", "j": "Skv"}
 
 
 def describe(request: Request) -> str:
@@ -36,9 +40,18 @@ def describe(request: Request) -> str:
     return ", ".join(parts)
 
 
-def spec_entry(request: Request, taken: set[str], declared: frozenset[str]) -> list[str]:
-    """The YAML to add, a line each; ``declared`` names the params the spec has."""
-    new = [param for param in request.params if param.name not in declared]
+def with_extents(param: Param, trees: Sequence[Node]) -> Param:
+    """A param that no spec declares, its extents told from how ``trees`` index it."""
+    for tree in trees:
+        for node in walk(tree):
+            if isinstance(node, Read) and node.param == param.name:
+                names = [index.id if isinstance(index, Name) else "" for index in node.indices]
+                return replace(param, shape=tuple(_EXTENTS.get(name, "n") for name in names))
+    return param
+
+
+def spec_entry(request: Request, taken: set[str], new: Sequence[Param]) -> list[str]:
+    """The YAML to add, a line each; ``new`` are the params that the spec lacks."""
     lines = ["params:", *(f"  {_param_line(param)}" for param in new)] if new else []
     keys = [f"name: {_name(request, taken)}", f"head_dim: {request.head_dim}"]
     if request.value_dim != request.head_dim:
@@ -67,7 +80,7 @@ def nearest(candidates: list[tuple[Variant, list[str]]]) -> list[str]:
 
 def _param_line(param: Param) -> str:
     shape = ", ".join(str(extent) for extent in param.shape)
-    return f"{param.name}: {{dtype: {param.dtype}, shape: [{shape}]}}"
+    return f"{param.name}: {{dtype: {param.dtype}, shape: [{shape}]{', grad: true' if param.grad else ''}}}"
 
 
 def _name(request: Request, taken: set[str]) -> str:

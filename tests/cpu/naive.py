@@ -93,15 +93,16 @@ def publish(
     files = render_module(
         folder.name, variants, namespace=namespace, features=features, spec_file=f"{folder.name}.yaml"
     )
-    for name in ("binding.cpp", "name.cpp"):
-        (work / name).write_text(files.pop(name))
+    torch_root = Path(torch.__file__).parent
+    for name in [name for name in files if name.endswith(".cpp")]:
+        source, target = work / name, work / f"{name}.o"
+        source.write_text(files.pop(name))
+        _run("g++", *HOST_FLAGS, "-Werror", include, f"-isystem{torch_root / 'include'}", "-c", source, "-o", target)
+        objects.append(target)
     for name, text in files.items():
         (folder / name).write_text(text)
-    torch_root = Path(torch.__file__).parent
     library = f"library_{namespace[-8:]}.so"
-    _run("g++", *HOST_FLAGS, "-Werror", include, f"-isystem{torch_root / 'include'}", "-c", work / "binding.cpp",
-         "-o", work / "binding.o")  # fmt: skip
-    _run("g++", "-fPIC", work / "name.cpp", work / "binding.o", *objects, f"-L{torch_root / 'lib'}", *LINK_FLAGS, "-o", folder / library)
+    _run("g++", *objects, f"-L{torch_root / 'lib'}", *LINK_FLAGS, "-o", folder / library)
     runtime = Path(sys.modules["fagen"].__file__ or "").parent / "runtime"
     shutil.copytree(runtime, folder / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
     manifest = {
