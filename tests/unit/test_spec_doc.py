@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fagen.errors import SpecError
 from fagen.resources import specs_dir
 from fagen.runtime.language import BUILT_INS, FUNCTIONS, NAMES
 from fagen.spec import expand, load_text, schema
@@ -98,3 +99,13 @@ def test_schema_refuses_what_the_loader_refuses(change: dict[str, Any]) -> None:
     validator = jsonschema.Draft202012Validator(schema())
     assert validator.is_valid(good)
     assert not validator.is_valid({**good, **change})
+
+
+def test_the_worked_example_of_a_mask() -> None:
+    page = (ROOT / "docs" / "adding-a-mask.md").read_text(encoding="utf-8")
+    (spec,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert [variant.name for variant in expand(load_text(spec))] == ["blocks_d64"]
+    (told,) = re.findall(r"^    (error: blocks.*?\n      hint: .*?)\n", page, re.DOTALL | re.MULTILINE)
+    with pytest.raises(SpecError) as caught:
+        load_text(spec.replace("block[b, kv]", "blok[b, kv]"), "blocks.yaml")
+    assert str(caught.value) == told.replace("\n    ", "\n")
