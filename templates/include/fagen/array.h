@@ -47,7 +47,7 @@ struct VectorOf<bool> {
 };
 
 template <class T>
-struct Element {
+struct ElementOf {
   using Scalar = decltype(value_of(T{}));
   using Vector = typename VectorOf<Scalar>::type;
   // A truth value in a lane is 0 or -1.
@@ -123,7 +123,7 @@ struct Plain<const T> {
 template <class T>
 struct Line {
   using Value = typename Plain<T>::type;
-  using Vector = typename Element<Value>::Vector;
+  using Vector = typename ElementOf<Value>::Vector;
 
   T* data;
   int64_t size, stride;
@@ -134,7 +134,7 @@ struct Line {
     Vector value{};
     for (int lane = 0; lane < kLanes; ++lane) {
       const int64_t index = first + lane;
-      if (index >= 0 && index < size) value[lane] = Element<Value>::lane(data[index * stride]);
+      if (index >= 0 && index < size) value[lane] = ElementOf<Value>::lane(data[index * stride]);
     }
     return value;
   }
@@ -145,7 +145,7 @@ struct Line {
     Vector value{};
     for (int lane = 0; lane < kLanes; ++lane) {
       const int64_t index = first - lane;
-      if (index >= 0 && index < size) value[lane] = Element<Value>::lane(data[index * stride]);
+      if (index >= 0 && index < size) value[lane] = ElementOf<Value>::lane(data[index * stride]);
     }
     return value;
   }
@@ -169,8 +169,8 @@ struct Line {
   }
 
   // The least and the greatest element, of at least one.
-  Hull<typename Element<Value>::Scalar> hull() const {
-    using Scalar = typename Element<Value>::Scalar;
+  Hull<typename ElementOf<Value>::Scalar> hull() const {
+    using Scalar = typename ElementOf<Value>::Scalar;
     Scalar low = value_of(data[0]), high = low;
     bool nan = low != low;
     const auto include = [&](Scalar x) {
@@ -190,8 +190,8 @@ struct Line {
 template <class T, int rank>
 struct Array {
   using Value = typename Plain<T>::type;
-  using Scalar = typename Element<Value>::Scalar;
-  using Vector = typename Element<Value>::Vector;
+  using Scalar = typename ElementOf<Value>::Scalar;
+  using Vector = typename ElementOf<Value>::Vector;
 
   T* data;
   int64_t size[rank > 0 ? rank : 1], stride[rank > 0 ? rank : 1];
@@ -243,7 +243,7 @@ struct Array {
     Vector value{};
     for (int lane = 0; lane < kLanes; ++lane) {
       const int64_t where[rank] = {lane_of(index, lane)...};
-      if (const T* const found = find(where)) value[lane] = Element<Value>::lane(*found);
+      if (const T* const found = find(where)) value[lane] = ElementOf<Value>::lane(*found);
     }
     return value;
   }
