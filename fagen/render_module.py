@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import jinja2
-
-from .resources import templates_dir
+from .render import environment
 from .runtime.shapes import argument_names, gradient_params, shape_of, tensor_shape
-from .runtime.variant import Param, Variant
+from .runtime.variant import Expression, Param, Variant
 
 # How the host unit is compiled and linked, besides `-I` for torch's include/ and fagen's templates/include/ and `-L`
 # for torch's lib/. No rpath: torch is in the process before the library is loaded.
@@ -102,9 +100,8 @@ def render_module(
         "module": _ModuleText(name, namespace, _printable(spec_file or f"{name}.yaml"), tuple(features)),
         "variants": [_variant_text(variant) for variant in variants],
     }
-    environment = _environment()
     files = {
-        file: environment.get_template(f"module/{file}.j2").render(context)
+        file: environment().get_template(f"module/{file}.j2").render(context)
         for file in ("binding.cpp", "name.cpp", "__init__.py", "__init__.pyi", "__main__.py")
     }
     return {**files, "py.typed": ""}
@@ -150,7 +147,7 @@ def _variant_text(variant: Variant) -> _VariantText:
         summary=_summary(variant),
         arguments=arguments,
         tensors=f"({', '.join(arguments)}{',' * (len(arguments) == 1)})",
-        docs=_docs(variant, params),
+        docs=tuple(f"    {line}".rstrip() for line in _docs(variant, params)),
         gradient=_gradient(variant),
     )
 
@@ -173,19 +170,17 @@ def _summary(variant: Variant) -> str:
     if variant.value_dim != variant.head_dim:
         parts.append(f"value_dim {variant.value_dim}")
     parts.append(f"torch.{_TORCH_DTYPES[variant.dtype]}")
-    for what in ("mask", "score"):
-        expression = getattr(variant, what)
-        if expression is not None:
-            parts.append(f"{what} ``{_printable(expression.text)}``")
-    if variant.sink:
-        parts.append("a sink")
-    return ", ".join(parts)
+    parts += ["masked"] * (variant.mask is not None) + ["changed scores"] * (variant.score is not None)
+    return ", ".join(parts + ["a sink"] * variant.sink)
 
 
 def _docs(variant: Variant, params: tuple[_ParamText, ...]) -> tuple[str, ...]:
     dtype = f"torch.{_TORCH_DTYPES[variant.dtype]}"
     scale = "1/sqrt(head_dim)" if variant.scale is None else repr(variant.scale)
+    row = "i + (Skv - Sq)" if variant.align == "bottom_right" else "i"
     lines = [
+        *(f"{what} ``{_printable(part.text)}``" for what, part in _expressions(variant)),
+        *[f"with query row i at position {row}", ""][: 2 * bool(_expressions(variant))],
         f"q: {tensor_shape(variant, 'q')} {dtype}, any strides",
         f"k: {tensor_shape(variant, 'k')} {dtype}; H a multiple of Hk",
         f"v: {tensor_shape(variant, 'v')} {dtype}",
@@ -199,6 +194,11 @@ def _docs(variant: Variant, params: tuple[_ParamText, ...]) -> tuple[str, ...]:
         f"out: where to write o: {tensor_shape(variant, 'o')} {dtype}, any strides; no gradient then",
     ]
     return tuple(lines)
+
+
+def _expressions(variant: Variant) -> list[tuple[str, Expression]]:
+    parts = (("mask", variant.mask), ("score", variant.score))
+    return [(what, expression) for what, expression in parts if expression is not None]
 
 
 def _gradient(variant: Variant) -> str:
@@ -215,21 +215,3 @@ def _printable(text: str) -> str:
 
 def _truth(value: bool) -> str:
     return "true" if value else "false"
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates_dir()),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_refuse_truth_and_none,
-    )
-    return environment
-
-
-def _refuse_truth_and_none(value: object) -> object:
-    if value is None or isinstance(value, bool):
-        raise TypeError(f"a template prints {value!r}")
-    return value
