@@ -138,7 +138,8 @@ class _Tile:
         if node.op == "name":
             return getattr(self.work, str(node.value))
         if node.op != "read":
-            return _EXACT[node.op](*args)
+            found = _EXACT[node.op](*args)
+            return found if node.type == "bool" else (found + 2**63) % 2**64 - 2**63  # as 64 bits do
         array = self.work.params[str(node.value)]
         inside = all(0 <= index < size for index, size in zip(args, array.shape, strict=True))
         element = array[tuple(args)] if inside else 0
