@@ -5,7 +5,7 @@ It shares nothing with the compiler's own handling of expressions, so that the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import torch
@@ -91,8 +91,14 @@ def attend(variant: Variant, args: Arguments, dtype: torch.dtype, unit: torch.dt
                 )
             found.append((torch.cat([o for o, _ in parts], 1), torch.cat([lse for _, lse in parts], 1)))
     batch_and_head = args.extents["B"], args.extents["H"]
-    o, lse = (torch.cat(tensors).unflatten(0, batch_and_head) for tensors in zip(*found, strict=True))
+    nothing = _sum_of_nothing([args.q, args.k, args.v, sink, *args.params.values()])
+    o, lse = (torch.cat(tensors).unflatten(0, batch_and_head) + nothing for tensors in zip(*found, strict=True))
     return o.transpose(1, 2) if variant.layout == "bshd" else o, lse
+
+
+def _sum_of_nothing(tensors: Sequence[Tensor]) -> Tensor:
+    """0, with a gradient of 0 in every real tensor; so one that the result does not depend on has that, not none."""
+    return torch.stack([tensor[None][:0].sum() for tensor in tensors if tensor.is_floating_point()]).sum()
 
 
 def _block(
