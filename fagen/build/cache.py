@@ -104,7 +104,7 @@ class Cache:
     def require_writable(self) -> None:
         """Raise :class:`LockError` unless objects can be added."""
         try:
-            (self.root / "objects").mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make_private(self.root / "objects")
             with tempfile.TemporaryFile(dir=self.root / "objects"):
                 pass
         except OSError as error:
@@ -154,7 +154,7 @@ def locate_cache(environ: Mapping[str, str] | None = None) -> Cache:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path`` so that a reader sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_private(path.parent)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -163,6 +163,13 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and those above it that are missing, each closed to others (mkdir does so for the last alone)."""
+    for each in [*reversed(folder.parents), folder]:
+        if not each.is_dir():
+            each.mkdir(mode=0o700, exist_ok=True)
 
 
 def _could_write(folder: Path) -> bool:
