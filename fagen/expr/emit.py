@@ -93,7 +93,7 @@ def _param_grad(graph: Graph, params: Mapping[str, Param], order: list[str], ent
     if access.kind == "run":
         line = f"{array}_line{number + 1}"
         made = f"const auto {line} = {printer.line(entry, access, array)};"
-        start = printer.run_start(access)
+        start = printer.run_start(entry, access)
         call = "add_run" if access.direction == 1 else "add_reversed_run"
         row, scatter = (*printer.row, made), (f"{line}.{call}({start}, g);",)
     else:

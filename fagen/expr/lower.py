@@ -39,7 +39,7 @@ def lower(graph: Graph, root: tree.Node, params: Mapping[str, Param]) -> Node:
             done[id(node)] = _lower_one(graph, node, params, done)
         else:
             stack.append((node, True))
-            stack.extend((child, False) for child in tree.children(node))
+            stack.extend((child, False) for child in reversed(tree.children(node)))  # numbered as they are written
     return done[id(root)]
 
 

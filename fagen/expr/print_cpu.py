@@ -128,7 +128,7 @@ class Printer:
         return _Text(name, _ATOM, text.kind, text.vector)
 
     def _read_name(self, node: Node) -> str:
-        prefix = "" if self._prefix == "t" else f"{self._prefix}_"
+        prefix = "" if self._prefix == "t" else self._prefix
         if not node.args:
             return f"{prefix}{array_name(str(node.value))}_0"
         if all(index.op == "name" or (index.is_const and index.integer >= 0) for index in node.args):
@@ -211,11 +211,13 @@ class Printer:
     def _comparison(self, node: Node, operands: list[_Text]) -> _Text:
         sign = {"lt": "<", "le": "<=", "eq": "=="}[node.op]
         a, b = operands
-        if not node.per_key:
-            return _Text(f"{a.inside(_SUM)} {sign} {b.inside(_SUM)}", _COMPARE, "bool", False)
-        if a.kind == "bool":
+        if a.kind == "bool" and node.per_key:
             return _Text(f"{self._as_vector(a)} == {self._as_vector(b)}", _COMPARE, "bool", True)
+        if node.args[0].is_const:  # as people write it
+            a, b, sign = b, a, {"<": ">", "<=": ">=", "==": "=="}[sign]
         text = f"{a.inside(_SUM)} {sign} {b.inside(_SUM)}"
+        if not node.per_key:
+            return _Text(text, _COMPARE, "bool", False)
         if a.kind == 64:
             return _Text(f"narrow({text})", _ATOM, "bool", True)
         return _Text(text, _COMPARE, "bool", True)
@@ -260,9 +262,9 @@ class Printer:
         access = classify(self._graph, node)
         array = array_name(str(node.value))
         if access.kind == "run":
-            line = self._fresh(f"{'' if self._prefix == 't' else self._prefix + '_'}{array}_line1")
+            line = self._fresh(f"{'' if self._prefix == 't' else self._prefix}{array}_line1")
             self.row.append(f"const auto {line} = {self.line(node, access, array)};")
-            return f"{line}.{'run' if access.direction == 1 else 'reversed_run'}({self.run_start(access)})"
+            return f"{line}.{'run' if access.direction == 1 else 'reversed_run'}({self.run_start(node, access)})"
         call = "gather" if access.kind == "gather" else "load"
         return f"{array}.{call}({', '.join(self.index(arg) for arg in node.args)})"
 
@@ -277,21 +279,20 @@ class Printer:
         indices = ["0" if axis == access.axis else self.index(arg) for axis, arg in enumerate(read.args)]
         return f"{array}.template line<{access.axis}>({', '.join(indices)})".replace("template ", "")
 
-    def run_start(self, access: Access) -> str:
+    def run_start(self, read: Node, access: Access) -> str:
         """The index of lane 0 of a run."""
         assert access.key is not None and access.offset is not None
-        lane0 = f"{access.key.value}[0]"
+        near = self._sizes.fits(read.args[access.axis])
+        lane0 = f"{access.key.value}[0]" if near else f"int64_t{{{access.key.value}[0]}}"
         offset = access.offset
-        if access.direction == -1:
-            if offset.is_const and offset.value == 0:
-                return f"-{lane0}"
-            self.index(offset)
-            return f"{self._texts[offset].inside(_SUM)} - {lane0}"
-        if offset.is_const and offset.value == 0:
-            return lane0
-        if offset.is_const and offset.integer < 0:
-            return f"{lane0} - {int_literal(-offset.integer)}"
+        if offset.is_const:
+            by = offset.integer
+            if access.direction == -1:
+                return f"{int_literal(by)} - {lane0}" if by else f"-{lane0}"
+            return f"{lane0} {'-' if by < 0 else '+'} {int_literal(abs(by))}" if by else lane0
         self.index(offset)
+        if access.direction == -1:
+            return f"{self._texts[offset].inside(_SUM)} - {lane0}"
         return f"{lane0} + {self._texts[offset].inside(_PRODUCT)}"
 
     def snippet(self, *results: str) -> Snippet:
