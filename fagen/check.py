@@ -1,0 +1,153 @@
+"""Checks the variants of a built module, keeps what was found by the hash of what was checked, and says it in words.
+
+The check itself is in fagen/runtime/check, which every published module carries.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .build.cache import Cache
+from .build.keys import digest, tree_digest
+from .build.progress import Progress, Silent
+from .errors import CheckError, Problem, SpecError
+from .runtime.check.drive import Wish, check_variants
+from .runtime.check.report import FAILED, CheckReport, VariantReport, explain
+
+SEED = 0  # of a build's check, so that building the same again finds the same
+BUDGET = 60.0  # seconds for a build's check, all variants together
+_RUNTIME = Path(__file__).resolve().parent / "runtime"
+
+
+def check_module(
+    folder: Path,
+    *,
+    level: str = "auto",
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+    command: str | None = None,
+) -> dict[str, Any]:
+    """A build's check: what the manifest of the module in ``folder`` is to say of it.
+
+    That is ``check`` (the summary) and ``variants`` (each entry with its report under ``check``). Verdicts are looked
+    up in ``cache`` and kept there. Raises :class:`CheckError`, saying what is wrong and how to repeat it (``command``
+    begins that, up to the variant's name), if a variant computes a wrong number.
+    """
+    report = check_folder(
+        folder, level=level, seed=SEED, budget=BUDGET if level == "auto" else None, cache=cache, progress=progress,
+        command=command,
+    )  # fmt: skip
+    if report.verdict == FAILED:
+        raise CheckError([_problem(entry) for entry in report.variants if entry.verdict == FAILED])
+    found = {entry.variant: _lasting(entry) for entry in report.variants}
+    entries = [{**entry, "check": found[entry["variant"]["name"]]} for entry in _manifest(folder)["variants"]]
+    summary = {
+        "verdict": report.verdict,
+        "level": level,
+        "seed": SEED,
+        "mutants": sum(entry.mutants for entry in report.variants),
+        "killed": sum(entry.killed for entry in report.variants),
+    }
+    return {"check": summary, "variants": entries}
+
+
+def check_folder(
+    folder: Path,
+    *,
+    names: Sequence[str] | None = None,
+    level: str = "auto",
+    seed: int | None = None,
+    case: str | None = None,
+    budget: float | None = None,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+    command: str | None = None,
+) -> CheckReport:
+    """Check the module in ``folder``, or those of its variants that are named, in processes of their own.
+
+    ``level`` is "auto" or "full"; ``seed`` None draws a new one; ``case`` runs that case alone; ``budget`` is in
+    seconds, for all variants together. With a ``cache``, verdicts kept there are not found again. Raises
+    :class:`SpecError` for a variant that there is not.
+    """
+    begun = time.monotonic()
+    progress = progress or Silent()
+    entries = {entry["variant"]["name"]: entry for entry in _manifest(folder)["variants"]}
+    wanted = _known(list(names) if names else list(entries), entries)
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    keys = {name: _key(entries[name], level, seed) for name in wanted} if cache and not case else {}
+    reports = {name: _kept(cache, key) for name, key in keys.items()} if cache else {}
+    cached = [name for name, report in reports.items() if report is not None]
+    fresh = [name for name in wanted if name not in cached]
+    progress.stage("check", len(wanted))
+    for name in cached:
+        progress.start(name)
+        progress.finish(name, "passed before")
+    wish = Wish(seed, level, case, command or f"fagen check {shlex.quote(str(folder))} -v")
+    found = check_variants(folder, fresh, wish, budget=budget, watcher=progress)
+    for name, verdict in zip(fresh, found, strict=True):
+        reports[name] = verdict
+        # What time cut short, or failed, is worth another try.
+        if cache and name in keys and verdict.verdict != FAILED and not verdict.skipped:
+            cache.store_verdict(keys[name], verdict.to_json())
+    ordered = tuple(report for name in wanted if (report := reports[name]) is not None)
+    return CheckReport(ordered, seed, level, time.monotonic() - begun, tuple(cached))
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return manifest
+
+
+def _known(names: list[str], entries: Mapping[str, Any]) -> list[str]:
+    unknown = [name for name in names if name not in entries]
+    if unknown:
+        raise SpecError([Problem(f"no variant {name!r}; there are {', '.join(entries)}") for name in unknown])
+    return names
+
+
+def _key(entry: Mapping[str, Any], level: str, seed: int) -> str:
+    """Of a verdict: what was run, on what, and by which check."""
+    return digest(
+        {
+            "objects": entry["objects"],
+            "variant": entry["variant"],
+            "tiles": [entry["plan"]["forward"], entry["plan"]["backward"]],
+            "check": _check_digest(),
+            "level": level,
+            "seed": seed,
+        }
+    )
+
+
+def _check_digest() -> str:
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        torch = ""
+    return digest([tree_digest([_RUNTIME], (".py",)), torch])
+
+
+def _kept(cache: Cache, key: str) -> VariantReport | None:
+    kept = cache.verdict(key)
+    try:
+        return None if kept is None else VariantReport.from_json(kept)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _lasting(report: VariantReport) -> dict[str, Any]:
+    """A report without what differs from run to run or from place to place."""
+    return {name: value for name, value in report.to_json().items() if name not in ("seconds", "command")}
+
+
+def _problem(report: VariantReport) -> Problem:
+    _, _, *lines, repeat = explain(report)
+    text = "; ".join(line.strip() for line in lines)
+    return Problem(f"{report.variant} computes a wrong number: {text}", hint=repeat.strip())

@@ -1,0 +1,84 @@
+"""Calls a variant on a case's inputs as its users do, with every byte around them watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..variant import Variant
+from .cases import Case
+from .inputs import Inputs
+from .memory import junk, place, poisoned_memory
+
+
+class Function(Protocol):
+    """A variant's public function: runtime.kernel.Kernel, or anything that takes the same arguments."""
+
+    variant: Variant
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float | None = None,
+        return_lse: bool = False,
+        out: Tensor | None = None,
+        **extras: Tensor,
+    ) -> Any: ...
+
+
+class MemoryFault(Exception):
+    """A kernel wrote where it must not."""
+
+
+def forward(kernel: Function, case: Case, inputs: Inputs) -> dict[str, Tensor]:
+    """o and lse, with o written into memory that is laid out as the case's inputs are. Raises MemoryFault."""
+    shape = (*inputs.q.shape[:-1], kernel.variant.value_dim)
+    out = place(junk(shape, inputs.q.dtype), "plain" if case.where == "broadcast" else case.where)
+    with _watched(case, inputs), torch.no_grad():
+        o, lse = kernel(
+            inputs.q, inputs.k, inputs.v, scale=inputs.scale, return_lse=True, out=out.tensor, **inputs.extras()
+        )
+    if out.spilled():
+        raise MemoryFault("it wrote outside out=")
+    return {"o": o, "lse": lse}
+
+
+def forward_and_backward(kernel: Function, case: Case, inputs: Inputs) -> dict[str, Tensor]:
+    """o, lse and every gradient there is, by autograd, named as in ``compare.expect``. Raises MemoryFault."""
+    leaves = {"q": inputs.q, "k": inputs.k, "v": inputs.v, **({} if inputs.sink is None else {"sink": inputs.sink})}
+    leaves |= {param.name: inputs.params[param.name] for param in kernel.variant.params if param.grad}
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in leaves.items()}
+    with _watched(case, inputs):
+        extras = {name: leaves.get(name, tensor) for name, tensor in inputs.extras().items()}
+        o, lse = kernel(leaves["q"], leaves["k"], leaves["v"], scale=inputs.scale, return_lse=True, **extras)
+        outputs, seeds = [o], [inputs.d_o]
+        if inputs.d_lse is not None:
+            outputs.append(lse)
+            seeds.append(inputs.d_lse)
+        gradients = torch.autograd.grad(outputs, list(leaves.values()), seeds)
+    found = {"o": o.detach(), "lse": lse.detach()}
+    for name, gradient in zip(leaves, gradients, strict=True):
+        found[f"d{name}" if name in ("q", "k", "v") else f"d_{name}"] = gradient
+    return found
+
+
+@contextmanager
+def _watched(case: Case, inputs: Inputs) -> Iterator[None]:
+    """Fresh memory is NaN, the case's number of threads runs, and inputs come out as they went in."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(case.threads)
+    try:
+        with poisoned_memory():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+    for name, guarded in inputs.guarded.items():
+        if guarded.changed():
+            raise MemoryFault(f"it wrote into {name}, or beside it")

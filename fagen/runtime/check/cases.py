@@ -1,0 +1,151 @@
+"""The cases a variant is checked with: shapes from its tiles, and what its values and memory are to be like.
+
+A case is only a description; :mod:`.inputs` draws its tensors. No torch here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+# What q, k and v hold.
+#   normal   standard normal numbers
+#   spread   queries whose logits range from a hundredth to hundreds, row by row
+#   large    whole numbers whose scores are exact in float32 and lie around -10^5 or 10^5, row by row
+#   drift    all near 1, so that sums grow steadily and accumulating them in few bits shows
+#   uniform  q = k = 0: every admitted key weighs the same, so o prints the mask and lse is log(count)
+#   peaked   each row's largest logit is at a key beside an edge of the mask, on either side of it
+VALUES = ("normal", "spread", "large", "drift", "uniform", "peaked")
+
+# Which tensor holds NaN, and where.
+#   unseen   every row of K and V that no query may see: nothing may change
+#   key, value, query   one row of that tensor: exactly the rows that see it are NaN
+POISONS = ("unseen", "key", "value", "query")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: sizes, values, memory.
+
+    ``where`` is one of memory.PLACES, ``runs`` draws integer params in sorted runs (documents) rather than at
+    random, ``lse_gradient`` gives lse a gradient too, ``scale`` (in units of 1/sqrt(head_dim)) is passed at the call,
+    ``slack`` is added to the length of each param dim that may have any length.
+    """
+
+    name: str
+    q_len: int
+    kv_len: int
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = 1
+    values: str = "normal"
+    where: str = "plain"
+    poison: str = ""
+    threads: int = 1
+    runs: bool = False
+    lse_gradient: bool = False
+    scale: float | None = None
+    slack: int = 0
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The distinct (query rows, keys) tile sizes of a variant's kernels, the forward's first."""
+
+    sizes: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, plan: Mapping[str, Any]) -> Tiling:
+        """That of a plan in a manifest."""
+        kernels = [plan[direction] for direction in ("forward", "backward") if plan[direction]]
+        return cls(tuple(dict.fromkeys((kernel["tile_q"], kernel["tile_kv"]) for kernel in kernels)))
+
+
+def cases(tiling: Tiling, level: str = "auto") -> tuple[Case, ...]:
+    """The cases for kernels with these tiles, the most telling first; names are unique.
+
+    ``level`` "auto" is what fits a build; "full" adds every pair of lengths around the tiles in every memory layout.
+    """
+    found = dict[str, Case]()
+    for n, (rows, keys) in enumerate(tiling.sizes):
+        suffix = f"@{rows}x{keys}" if n else ""
+        for case in _around(rows, keys) if n == 0 else _edges(rows, keys):
+            found[case.name + suffix] = replace(case, name=case.name + suffix)
+    if level == "full":
+        for rows, keys in tiling.sizes:
+            for case in _grid(rows, keys):
+                found[case.name] = case
+    return tuple(found.values())
+
+
+def aimed(q_len: int, kv_len: int, values: str, runs: bool = False) -> Case:
+    """A case for telling a mutant apart, with a name that :func:`named` reads."""
+    name = f"aimed-{q_len}x{kv_len}-{values}" + "-runs" * runs
+    return Case(name, q_len, kv_len, heads=2, kv_heads=1, values=values, runs=runs)
+
+
+def named(name: str, tiling: Tiling) -> Case:
+    """The case of that name, also an aimed one. Raises KeyError, listing the names, if there is none."""
+    match = re.fullmatch(r"aimed-(\d+)x(\d+)-(\w+?)(-runs)?", name)
+    if match and match[3] in VALUES:
+        return aimed(int(match[1]), int(match[2]), match[3], bool(match[4]))
+    known = {case.name: case for case in cases(tiling, "full")}
+    if name not in known:
+        raise KeyError(f"no case named {name!r}; there are: {', '.join(case.name for case in cases(tiling))}")
+    return known[name]
+
+
+def _around(a: int, b: int) -> Iterator[Case]:
+    """For tiles of ``a`` query rows and ``b`` keys: edges, sizes, values and poisons."""
+    yield Case("several-tiles", 2 * a + 3, 3 * b + 5, 2, 2, 1, threads=3, runs=True, lse_gradient=True)
+    yield from _edges(a, b)
+    yield Case("uniform", a + 1, 2 * b + 1, 2, 2, 1, values="uniform", runs=True)
+    yield Case("peaked", a + 7, 2 * b + 7, 1, 4, 2, values="peaked", lse_gradient=True, runs=True)
+    yield Case("spread", a + 5, 2 * b + 3, 1, 2, 2, values="spread", where="slice", lse_gradient=True)
+    yield Case("large", 7, b + 9, 1, 2, 1, values="large")
+    yield Case("many-tiles", 2, 100 * b + 3, values="drift", lse_gradient=True)
+    yield Case("many-rows", 100 * a + 3, 2, values="drift", lse_gradient=True)
+    yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 1, 6, 2, where="permuted", runs=True)
+    yield Case("one-query", 1, 2 * b + 1, 3, 4, 1, where="slice", threads=2)
+    yield Case("one-key", a + 1, 1, 2, 1, 1, where="fence", lse_gradient=True)
+    yield Case("one-pair", 1, 1, 1, 2, 1)
+    yield Case("broadcast", a // 2 + 2, b // 2 + 2, 2, 4, 2, where="broadcast", runs=True)
+    yield Case("no-keys", 3, 0, 2, 2, 1)
+    yield Case("no-queries", 0, 3, 2, 2, 1)
+    yield Case("no-batch", 3, 3, 0, 2, 1)
+    for poison in POISONS:
+        yield Case(f"nan-{poison}", a // 2 + 3, b + 3, 1, 2, 1, poison=poison, runs=poison == "unseen")
+
+
+def _edges(a: int, b: int) -> Iterator[Case]:
+    """Lengths that are a tile, one less and one more."""
+    yield Case("tile", a, b, 1, 2, 1, where="fence", scale=0.7, slack=-2)
+    yield Case("tile-plus-1", a + 1, b + 1, 1, 3, 3, where="offset", slack=3)
+    yield Case("tile-minus-1", max(a - 1, 1), max(b - 1, 1), 2, 1, 1, where="gaps", runs=True, lse_gradient=True)
+
+
+def _grid(a: int, b: int) -> Iterator[Case]:
+    """Every pair of lengths around the tiles; values, memory and heads take turns."""
+    rows, keys = {1, a - 1, a, a + 1, 2 * a + 1, 3 * a} - {0}, {1, b - 1, b, b + 1, 3 * b + 1} - {0}
+    places = ("plain", "fence", "offset", "gaps", "permuted", "slice")
+    groups = ((1, 1), (4, 2), (3, 1), (2, 2))
+    for n, (q_len, kv_len) in enumerate(product(sorted(rows), sorted(keys))):
+        for m, values in enumerate(VALUES):
+            heads, kv_heads = groups[(n + m) % len(groups)]
+            yield Case(
+                f"q{q_len}-kv{kv_len}-{values}",
+                q_len,
+                kv_len,
+                1 + (n + m) % 2,
+                heads,
+                kv_heads,
+                values,
+                places[(n + 2 * m) % len(places)],
+                threads=1 + n % 3,
+                runs=bool((n + m) % 2),
+                lse_gradient=bool(n % 2),
+                scale=0.7 if n % 3 == 0 else None,
+            )

@@ -1,0 +1,158 @@
+"""The tensors of a case, drawn from a seed and laid out in memory as the case says."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..fakes import DTYPES
+from ..language.nodes import Node
+from ..reference import mask_matrix
+from ..variant import Variant
+from .cases import Case
+from .memory import Guarded, place
+from .params import draw_params
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """One call's arguments. q, k, v and d_o are in the variant's layout; d_lse is [B, H, Sq], None where lse gets no
+    gradient; ``guarded`` holds the memory of every tensor, by argument name."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    d_o: Tensor
+    d_lse: Tensor | None
+    sink: Tensor | None
+    params: dict[str, Tensor]
+    scale: float | None
+    guarded: dict[str, Guarded]
+
+    def extras(self) -> dict[str, Tensor]:
+        """The sink, if there is one, and the params: what a variant's function takes besides q, k, v and scale."""
+        return {**({} if self.sink is None else {"sink": self.sink}), **self.params}
+
+
+def generator(seed: int, name: str) -> torch.Generator:
+    """A random source of a case's own, so that it can be repeated alone."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+
+
+def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inputs:
+    """The inputs of ``case``; ``trees`` are the variant's parsed expressions."""
+    source = generator(seed, case.name)
+    params = draw_params(variant, trees, case, source)
+    q, k, v = _values(variant, case, params, source)
+    sink = torch.randn(case.heads, generator=source) if variant.sink else None
+    d_o = torch.randn(case.batch, case.q_len, case.heads, variant.value_dim, generator=source)
+    d_lse = torch.randn(case.batch, case.heads, case.q_len, generator=source) if case.lse_gradient else None
+    if case.values == "drift" and d_lse is not None:
+        d_lse = 1.0 + d_lse / 4.0
+    _poison(variant, case, params, (q, k, v), source)
+    if case.where == "broadcast":
+        # One key head for all, one query for all batches, and the gradient of o.sum().
+        k, v = (tensor[:, :, :1].expand(tensor.shape) for tensor in (k, v))
+        q, d_o = q[:1].expand(q.shape), torch.ones(()).expand(d_o.shape)
+    dtype = DTYPES[variant.dtype]
+    guarded = {
+        name: place(_laid_out(variant, tensor).to(dtype), case.where)
+        for name, tensor in (("q", q), ("k", k), ("v", v), ("d_o", d_o))
+    }
+    others = {**params, **({} if sink is None else {"sink": sink}), **({} if d_lse is None else {"d_lse": d_lse})}
+    guarded |= {name: place(tensor, case.where) for name, tensor in others.items()}
+    tensors = {name: entry.tensor for name, entry in guarded.items()}
+    return Inputs(
+        **{name: tensors[name] for name in ("q", "k", "v", "d_o")},
+        d_lse=tensors.get("d_lse"),
+        sink=tensors.get("sink") if variant.sink else None,
+        params={name: tensors[name] for name in params},
+        scale=_scale(variant, case),
+        guarded=guarded,
+    )
+
+
+def _laid_out(variant: Variant, tensor: Tensor) -> Tensor:
+    """[B, S, H, D] in the variant's layout."""
+    return tensor.transpose(1, 2) if variant.layout == "bhsd" else tensor
+
+
+def _values(
+    variant: Variant, case: Case, params: dict[str, Tensor], source: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v as float32 [B, S, heads, dim]."""
+    dim = variant.head_dim
+    q = torch.randn(case.batch, case.q_len, case.heads, dim, generator=source)
+    k = torch.randn(case.batch, case.kv_len, case.kv_heads, dim, generator=source)
+    v = torch.randn(case.batch, case.kv_len, case.kv_heads, variant.value_dim, generator=source)
+    if case.values == "uniform":
+        q, k = torch.zeros_like(q), torch.zeros_like(k)
+    elif case.values == "spread":
+        exponents = torch.randint(-6, 7, (case.batch, case.q_len, case.heads, 1), generator=source)
+        q = q * 2.0**exponents
+    elif case.values == "large":
+        # A row's scores lie around 2 * 256 * 256, its sign the row's; the rest spreads them by hundreds. Every product
+        # and sum is a whole number below 2^24, in few bits.
+        q, k = ((16.0 * torch.rand(tensor.shape, generator=source) - 8.0).round() for tensor in (q, k))
+        signs = torch.randint(0, 2, (case.batch, case.q_len, case.heads, 1), generator=source) * 2.0 - 1.0
+        q[..., :2], k[..., :2] = 256.0 * signs, 256.0
+    elif case.values == "drift":
+        q, k, v = (1.0 + tensor / 4.0 for tensor in (q, k, v))
+    elif case.values == "peaked" and k.numel() and q.numel():
+        q = _peaked(variant, case, params, k, source)
+    return q, k, v
+
+
+def _peaked(
+    variant: Variant, case: Case, params: dict[str, Tensor], k: Tensor, source: torch.Generator
+) -> Tensor:
+    """Queries that each point at one key next to an edge of their row of the mask, inside or outside."""
+    mask = _mask(variant, case, params)
+    shown = torch.nn.functional.pad(mask, (1, 1)).int()
+    edge = (shown[..., 1:-1] != shown[..., 2:]) | (shown[..., 1:-1] != shown[..., :-2])
+    # Rows without an edge point anywhere.
+    weights = edge.double() + 1e-6
+    target = torch.multinomial(weights.flatten(0, 2), 1, generator=source).view(mask.shape[:3])
+    group = case.heads // case.kv_heads
+    keys = k.repeat_interleave(group, 2).transpose(1, 2)  # [B, H, Skv, D]
+    chosen = keys.gather(2, target[..., None].expand(*target.shape, k.shape[-1]))
+    # About 12 above the others, whatever the scale: exp(-12) is still visible to the rule.
+    scale = variant.scale if variant.scale is not None else variant.head_dim**-0.5
+    return (chosen * (12.0 / (scale * variant.head_dim))).transpose(1, 2)
+
+
+def _scale(variant: Variant, case: Case) -> float | None:
+    if case.values == "large":
+        return 1.0
+    return None if case.scale is None else case.scale * variant.head_dim**-0.5
+
+
+def _mask(variant: Variant, case: Case, params: dict[str, Tensor]) -> Tensor:
+    """[B, H, Sq, Skv]."""
+    shape = case.batch, case.heads, case.q_len, case.kv_len
+    return mask_matrix(variant, *shape, params, case.kv_heads).expand(shape)
+
+
+def _poison(
+    variant: Variant,
+    case: Case,
+    params: dict[str, Tensor],
+    tensors: tuple[Tensor, Tensor, Tensor],
+    source: torch.Generator,
+) -> None:
+    q, k, v = tensors
+    nan = float("nan")
+    if case.poison == "unseen":
+        seen = _mask(variant, case, params).any(2).unflatten(1, (case.kv_heads, -1)).any(2)
+        unseen = ~seen.transpose(1, 2)  # [B, Skv, Hk]
+        k[unseen], v[unseen] = nan, nan
+    elif case.poison == "query":
+        q[:, int(torch.randint(case.q_len, (), generator=source)), 0] = nan
+    elif case.poison:
+        tensor = k if case.poison == "key" else v
+        tensor[:, int(torch.randint(case.kv_len, (), generator=source)), -1, 0] = nan

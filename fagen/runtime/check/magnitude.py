@@ -1,0 +1,213 @@
+"""The size of the terms that make up each number of a result: what the rule's ``unit`` is a share of.
+
+A first-order account of where an honest kernel rounds, terms added as independent errors add (root of the sum of
+squares), in units of one rounding in the variant's dtype; float32 roundings count by the ratio of the two units.
+
+    x     float32: as large as the scores, the products summed for them, and the derivative of the user's expression
+    o     weights rounded to the dtype, then o; and what an error of x moves: P_ij δx_ij (v_j - o_i)
+    dx    P_ij (dP_ij - δ_i + d_lse_i), where δ_i = d_o_i · o_i is computed from an o that was rounded
+    dq    Σ_j dx_ij dx/ds_ij k_j, each dx rounded to the dtype; dk, dv, d_sink and params likewise
+
+Float32 is enough: a size decides how much error is allowed, and two digits of it would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..arguments import Arguments, arguments
+from ..evaluate import Evaluator
+from ..fakes import DTYPES
+from ..reference import BLOCK, names_of, trees
+from ..variant import Variant
+from .inputs import Inputs
+from .rule import UNITS
+
+_DRAWS = 4  # of random signs, to size the sums that make up a param's gradient
+# A float32 sum of n terms, one after another, errs by sqrt(n) times this share of the unit for float32.
+_SUMMING = 0.05
+_LEAST = 2.0**-60  # no size is below this: its square must fit float32
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Rows ``rows`` of the heads ``heads`` (both slices, heads of [B * H]): names and tensors [heads, rows, ...]."""
+
+    heads: slice
+    rows: slice
+    names: dict[str, Tensor]
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+class Sizes:
+    """Sizes of every output of one call, by output name, in the outputs' shapes.
+
+    ``o`` and ``lse`` are the reference's outputs. With ``gradients``, sizes of dq, dk, dv, d_sink and the gradients of
+    params (by param name) are there too.
+    """
+
+    def __init__(self, variant: Variant, inputs: Inputs, o: Tensor, lse: Tensor, *, gradients: bool):
+        self.variant, self.gradients = variant, gradients
+        # How much smaller than the dtype's unit a float32 rounding is.
+        self.fine = UNITS["f32"] / UNITS[variant.dtype]
+        self.tiny = torch.finfo(DTYPES[variant.dtype]).tiny
+        self.args = args = arguments(
+            variant, inputs.q, inputs.k, inputs.v, inputs.scale, inputs.sink, inputs.params, torch.float32, None
+        )
+        self.draws = torch.Generator().manual_seed(0)
+        self.o = _by_head(variant, o.float())
+        self.lse = lse.float().flatten(0, 1)[..., None]
+        self.d_o = _clean(_by_head(variant, inputs.d_o.float()))
+        self.d_lse: Any = 0.0 if inputs.d_lse is None else inputs.d_lse.float().flatten(0, 1)[..., None]
+        width = {"o": args.v, "dq": args.q, "dk": args.k, "dv": args.v}
+        rows = {"o": args.q, "dq": args.q, "dk": args.k, "dv": args.k}
+        self.squares = {
+            name: tensor.new_zeros(*rows[name].shape[:2], tensor.shape[2]) for name, tensor in width.items()
+        }
+        self.squares["lse"] = torch.zeros_like(self.lse)
+        self.squares["d_sink"] = torch.zeros_like(self.lse)
+        self.params: dict[str, Tensor] = {
+            param.name: torch.zeros_like(args.params[param.name]) for param in variant.params if param.grad
+        }
+        for block in _blocks(variant, args):
+            self._add(block)
+
+    def size(self, output: str, want: Tensor) -> Tensor:
+        """The size, in float64, of ``output``, whose reference value is ``want``. 0 where it is too large to tell."""
+        return _clean(self._size(output, want).double() + _LEAST)
+
+    def _size(self, output: str, want: Tensor) -> Tensor:
+        want = want.float()
+        # Rounding the result itself costs half a unit in the last place at most, a quarter of the rule's unit.
+        wanted, extents = _clean(want).square() / 4.0, self.args.extents
+        if output == "lse":
+            return self.squares["lse"].reshape(want.shape).sqrt() + 1.0 + _clean(want).abs()
+        if output == "d_sink":
+            square = self.squares["d_sink"].reshape(extents["B"], extents["H"], extents["Sq"]).sum((0, 2))
+            return (self._summed(extents["B"] * extents["Sq"]) * (square + self.fine**2 * wanted)).sqrt()
+        if output.removeprefix("d_") in self.params:
+            name = output.removeprefix("d_")
+            square = self.params[name]
+            # Few draws can miss an entry: it is at least half as large as an entry of the tensor usually is.
+            square = square + square.mean() / 4.0
+            own = max(self.fine, UNITS.get(_dtype(self.variant, name), 0.0) / UNITS[self.variant.dtype])
+            pairs = self.args.q.shape[0] * extents["Sq"] * extents["Skv"]
+            return (self._summed(pairs / max(want.numel(), 1)) * (square + own**2 * wanted)).sqrt()
+        square = self.squares[output].unflatten(0, (extents["B"], extents["H"]))
+        if output in ("dk", "dv"):
+            square = square.unflatten(1, (extents["Hk"], extents["H"] // extents["Hk"])).sum(2)
+        square = square.transpose(1, 2) if self.variant.layout == "bshd" else square
+        terms = extents["Sq"] * extents["H"] // extents["Hk"] if output in ("dk", "dv") else extents["Skv"]
+        return (self._summed(terms) * (square + wanted)).sqrt() + self.tiny
+
+    def _summed(self, terms: float) -> float:
+        """What summing ``terms`` terms in float32 adds to the square of a size, as a factor."""
+        return 1.0 + (_SUMMING * self.fine) ** 2 * terms
+
+    def _add(self, block: _Block) -> None:
+        variant, args, fine = self.variant, self.args, self.fine
+        mask, score = trees(variant)
+        q, k, v = _clean(block.q), _clean(block.k), _clean(block.v)
+        here = block.heads, block.rows
+        o, lse = _clean(self.o[here]), self.lse[here]
+        with torch.enable_grad():
+            products = block.q @ block.k.mT
+            s = (args.scale * products).requires_grad_()
+            params = {
+                name: tensor.detach().requires_grad_(name in self.params and self.gradients)
+                for name, tensor in args.params.items()
+            }
+            x = s
+            if score is not None:
+                x = Evaluator({**block.names, "s": s}, params, torch.float32)(score).float().expand(s.shape)
+            slope = torch.ones_like(s)
+            if score is not None and x.requires_grad:
+                (steepness,) = torch.autograd.grad(x.sum(), s, retain_graph=True, allow_unused=True)
+                slope = torch.zeros_like(s) if steepness is None else _clean(steepness)
+        p = torch.exp(x.detach() - lse)
+        if mask is not None:
+            allowed = Evaluator(block.names, args.params, torch.float32)(mask).expand(s.shape)
+            p = torch.where(allowed, p, 0.0)
+        p = torch.where(p.isfinite(), p, 0.0)
+        gathered = args.scale * (q.square() @ k.square().mT).sqrt()
+        noise = torch.where(p > 0, _clean(x.detach()).abs() + slope.abs() * (_clean(s.detach()).abs() + gathered), 0.0)
+
+        moved = (p * noise).square()
+        around = moved @ v.square() - 2 * o * (moved @ v) + o.square() * moved.sum(-1, keepdim=True)
+        size_o = (p + self.tiny).square() @ v.square() + fine**2 * around.clamp(min=0.0)
+        self.squares["o"][here] += size_o
+        self.squares["lse"][here] += moved.sum(-1, keepdim=True)
+        if not self.gradients:
+            return
+
+        d_o = self.d_o[here]
+        d_lse: Any = self.d_lse if isinstance(self.d_lse, float) else _clean(self.d_lse[here])
+        delta = (d_o * o).sum(-1, keepdim=True)
+        products_rounded = (d_o.square() @ v.square().mT).sqrt()
+        # One number a row, so it does not average out: three times, as a sum of many roundings has no sharp bound.
+        delta_rounded = 3.0 * (d_o.square() * (size_o + o.square() / 4.0)).sum(-1, keepdim=True).sqrt()
+        drift = 1.0 + fine * (noise + moved.sum(-1, keepdim=True).sqrt() + _clean(lse).abs())
+        exact = (d_o @ v.mT - delta + d_lse).abs()
+        steep = p * (slope.abs() + fine)
+        of_pair = exact * drift + fine * (products_rounded + delta.abs() + abs(d_lse))
+        d_s = steep * of_pair + self.tiny
+        of_row = delta_rounded.square() * ((p * slope) @ k).square()
+        self.squares["dq"][here] += args.scale**2 * (d_s.square() @ k.square() + of_row)
+        self.squares["dk"][block.heads] += args.scale**2 * ((d_s + steep * delta_rounded).square().mT @ q.square())
+        self.squares["dv"][block.heads] += (p * drift + self.tiny).square().mT @ d_o.square()
+        if args.sink is not None:
+            weight = torch.exp(args.sink[block.heads][..., None] - lse)
+            weight = torch.where(weight.isfinite(), weight, 0.0)
+            lost = delta_rounded + fine * (1.0 + _clean(lse).abs()) * (delta.abs() + abs(d_lse))
+            self.squares["d_sink"][here] += (weight * lost).square()
+        wanted = [name for name in self.params if params[name].requires_grad]
+        if wanted and x.requires_grad and x.numel():
+            for _ in range(_DRAWS):
+                errors = p * (of_pair * self._signs(x.shape) + delta_rounded * self._signs(delta_rounded.shape))
+                found = torch.autograd.grad(
+                    x, [params[name] for name in wanted], errors, retain_graph=True, allow_unused=True
+                )
+                for name, gradient in zip(wanted, found, strict=True):
+                    if gradient is not None:
+                        self.params[name] += _clean(gradient).square() / _DRAWS
+
+    def _signs(self, shape: torch.Size) -> Tensor:
+        return torch.randint(0, 2, shape, generator=self.draws) * 2.0 - 1.0
+
+
+def _blocks(variant: Variant, args: Arguments) -> Iterator[_Block]:
+    """All rows of all heads, in blocks of at most BLOCK pairs where a row is not longer."""
+    count, length, keys = args.q.shape[0], args.q.shape[1], args.k.shape[1]
+    heads_at_once = max(1, min(count, BLOCK // max(length * keys, 1)))
+    rows_at_once = max(1, min(length, BLOCK // max(keys, 1)))
+    total = args.extents["H"]
+    for head in range(0, count, heads_at_once):
+        heads = slice(head, min(head + heads_at_once, count))
+        numbers = torch.arange(heads.start, heads.stop)
+        for row in range(0, length, rows_at_once):
+            rows = slice(row, min(row + rows_at_once, length))
+            i = torch.arange(rows.start, rows.stop)
+            b, h = (numbers // total)[:, None, None], (numbers % total)[:, None, None]
+            names = names_of(variant, args.extents, b, h, i[:, None])
+            yield _Block(heads, rows, names, args.q[heads, rows], args.k[heads], args.v[heads])
+
+
+def _by_head(variant: Variant, tensor: Tensor) -> Tensor:
+    """[B * H, S, D]."""
+    return (tensor.transpose(1, 2) if variant.layout == "bshd" else tensor).flatten(0, 1)
+
+
+def _clean(tensor: Tensor) -> Tensor:
+    """Zero where a number is not finite: such elements are judged by what they are, not by size."""
+    return torch.where(tensor.isfinite(), tensor, torch.zeros_like(tensor))
+
+
+def _dtype(variant: Variant, name: str) -> str:
+    return next(param.dtype for param in variant.params if param.name == name)

@@ -1,0 +1,206 @@
+"""Values for the run-time inputs of a variant's expressions, drawn so that the expressions do something.
+
+How an expression uses a param decides what is drawn: one that is compared with positions gets positions, one
+compared with itself (document ids) few distinct labels, one used as an index gets indices, the rest numbers of a
+size that shifts scores by a few units. A dim that may have any length gets as many entries as are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..fakes import DTYPES
+from ..language.nodes import Binary, Call, Compare, Conditional, Name, Node, Number, Read, Unary, children, walk
+from ..variant import Param, Variant
+from .cases import Case
+
+_POSITIONS = {"q", "kv", "i", "j", "q_len", "kv_len"}
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How the expressions use one param: whether it is compared with positions, used in an index or multiplied by
+    something that grows with positions; the integers it is compared with; and its reads' indices."""
+
+    position: bool
+    index: bool
+    grows: bool
+    constants: tuple[int, ...]
+    reads: tuple[tuple[Node, ...], ...]
+
+
+def usage(param: Param, trees: Sequence[Node]) -> Usage:
+    """How ``trees`` (the mask's and the score's) use ``param``."""
+    position = index = grows = False
+    constants: list[int] = []
+    reads: list[tuple[Node, ...]] = []
+    for node in (node for tree in trees for node in walk(tree)):
+        match node:
+            case Read(param=name, indices=indices):
+                index = index or any(_mentions(below, param.name) for below in indices)
+                if name == param.name:
+                    reads.append(indices)
+            case Compare(left=left, right=right):
+                for side, other in ((left, right), (right, left)):
+                    if _mentions(side, param.name):
+                        position = position or _positional(other) or _positional(side)
+                        constants += [n.value for n in walk(other) if isinstance(n, Number) and type(n.value) is int]
+            case Binary(op="*", left=left, right=right):
+                for side, other in ((left, right), (right, left)):
+                    grows = grows or (_mentions(side, param.name) and other.type == "int")
+            case _:
+                pass
+    return Usage(position, index, grows, tuple(constants), tuple(reads))
+
+
+def draw_params(variant: Variant, trees: Sequence[Node], case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+    """A contiguous tensor for each of the variant's params, in order."""
+    shape = {"B": case.batch, "H": case.heads, "Hk": case.kv_heads, "Sq": case.q_len, "Skv": case.kv_len}
+    uses = {param.name: usage(param, trees) for param in variant.params}
+    drawn: dict[str, Tensor] = {}
+    for param in _inner_first(variant, uses):
+        use = uses[param.name]
+        ranges = _name_ranges(variant, case) | {name: _values_range(tensor) for name, tensor in drawn.items()}
+        extents = []
+        for dim, extent in enumerate(param.shape):
+            if isinstance(extent, str) and extent not in shape:
+                highest = max((_range(indices[dim], ranges)[1] for indices in use.reads), default=0)
+                extents.append(max(highest + 1 + case.slack, 1))
+            else:
+                extents.append(shape[extent] if isinstance(extent, str) else extent)
+        drawn[param.name] = _draw(param, use, tuple(extents), case, generator)
+    return {param.name: drawn[param.name] for param in variant.params}
+
+
+def _draw(param: Param, use: Usage, shape: tuple[int, ...], case: Case, generator: torch.Generator) -> Tensor:
+    dtype = DTYPES[param.dtype]
+    longest = max(case.q_len, case.kv_len)
+    if param.dtype == "bool":
+        return torch.rand(shape, generator=generator) < (0.1 if case.runs else 0.5)
+    if dtype.is_floating_point:
+        size = 1.0 / 16.0 if use.grows else 1.0
+        return (torch.randn(shape, generator=generator) * size).to(dtype)
+    if use.position:
+        values = torch.randint(-1, longest + 2, shape, generator=generator)
+    elif use.index:
+        values = torch.randint(0, 9, shape, generator=generator)
+    else:
+        near = [constant + n for constant in use.constants for n in (-1, 0, 1)]
+        labels = torch.tensor(sorted({0, 1, 2, 3, *near}))
+        values = labels[torch.randint(0, len(labels), shape, generator=generator)]
+    if case.runs and values.dim():
+        values = values.sort(-1).values
+    return values.to(dtype)
+
+
+def _mentions(node: Node, name: str) -> bool:
+    """Whether a value of the param reaches the node's value other than through an index."""
+    if isinstance(node, Read):
+        return node.param == name
+    return (isinstance(node, Name) and node.id == name) or any(_mentions(below, name) for below in children(node))
+
+
+def _positional(node: Node) -> bool:
+    """Whether a position reaches the node's value other than through an index."""
+    if isinstance(node, Read):
+        return False
+    return (isinstance(node, Name) and node.id in _POSITIONS) or any(_positional(below) for below in children(node))
+
+
+def _inner_first(variant: Variant, uses: Mapping[str, Usage]) -> Iterator[Param]:
+    """The params, those that occur in another's indices before it."""
+    waiting = list(variant.params)
+    done: set[str] = set()
+    while waiting:
+        ready = [
+            param
+            for param in waiting
+            if not any(
+                _mentions(node, other.name)
+                for indices in uses[param.name].reads
+                for node in indices
+                for other in waiting
+                if other is not param
+            )
+        ]
+        for param in ready or waiting[:1]:
+            waiting.remove(param)
+            done.add(param.name)
+            yield param
+
+
+def _name_ranges(variant: Variant, case: Case) -> dict[str, Range]:
+    shift = case.kv_len - case.q_len if variant.align == "bottom_right" else 0
+    return {
+        "b": (0, max(case.batch - 1, 0)),
+        "h": (0, case.heads - 1),
+        "hk": (0, case.kv_heads - 1),
+        "i": (0, max(case.q_len - 1, 0)),
+        "j": (0, max(case.kv_len - 1, 0)),
+        "q": (shift, max(case.q_len - 1, 0) + shift),
+        "kv": (0, max(case.kv_len - 1, 0)),
+        "q_len": (case.q_len, case.q_len),
+        "kv_len": (case.kv_len, case.kv_len),
+    }
+
+
+def _values_range(tensor: Tensor) -> Range:
+    if tensor.numel() == 0 or tensor.is_floating_point():
+        return (0, 0)
+    return int(tensor.min()), int(tensor.max())
+
+
+def _range(node: Node, names: Mapping[str, Range]) -> Range:
+    """Bounds of an integer expression, by interval arithmetic."""
+    match node:
+        case Number(value=value):
+            return int(value), int(value)
+        case Name(id=name):
+            return names[name]
+        case Read(param=name):
+            low, high = names[name]
+            return min(low, 0), max(high, 0)
+        case Unary(x=x):
+            low, high = _range(x, names)
+            return -high, -low
+        case Conditional(yes=yes, no=no):
+            (a, b), (c, d) = _range(yes, names), _range(no, names)
+            return min(a, c), max(b, d)
+        case Call(function="abs", args=(x,)):
+            low, high = _range(x, names)
+            return 0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high))
+        case Call(function="min" | "max" as function, args=(x, y)):
+            choose = min if function == "min" else max
+            (a, b), (c, d) = _range(x, names), _range(y, names)
+            return choose(a, c), choose(b, d)
+        case Call(args=(x,)):
+            return _range(x, names)
+        case Binary(op=op, left=left, right=right):
+            return _binary_range(op, _range(left, names), _range(right, names))
+        case _:
+            return 0, 0
+
+
+def _binary_range(op: str, left: Range, right: Range) -> Range:
+    (a, b), (c, d) = left, right
+    if op == "+":
+        return a + c, b + d
+    if op == "-":
+        return a - d, b - c
+    corners: tuple[int, ...]
+    if op == "*":
+        corners = (a * c, a * d, b * c, b * d)
+    elif op == "//":
+        divisors = [n for n in (c, d, -1, 1) if c <= n <= d and n] or [1]
+        corners = tuple(n // m for n in (a, b) for m in divisors) + (0,) * (c <= 0 <= d)
+    elif op == "%":
+        return (min(c + 1, 0), max(d - 1, 0))
+    else:
+        corners = tuple(n**m for n in (a, b, 0) for m in (c, d) if m >= 0) or (0,)
+    return min(corners), max(corners)
