@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ class Dispatcher:
         self._module = module
         self._declared = {param.name: param for variant in module.variants() for param in variant.params}
         self._canonical: dict[str, tuple[str | None, str | None]] = {}
-        self._chosen: dict[tuple[Any, ...], str | None] = {}
+        self._chosen: dict[tuple[Any, ...], tuple[tuple[str, int, int], ...]] = {}
         self._warned: set[Request] = set()
 
     def __call__(
@@ -75,21 +75,27 @@ class Dispatcher:
         tensors = (q, k, v, *params.values()) if sink is None else (q, k, v, sink, *params.values())
         backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         shapes = tuple((name, p.dtype, p.dim(), p.requires_grad) for name, p in params.items())
-        key = (mask, score, q.shape[-1], v.shape[-1], dtype, q.device.type, sink is not None, shapes, layout, backward)
-        name = self.choose(*key)
-        if name is None:
-            request = self._request(*key)
+        key: tuple[Any, ...] = (mask, score, dtype, q.device.type, sink is not None, shapes, layout, backward)
+        dims = (q.shape[-1], v.shape[-1])
+        names = [name for name, head_dim, value_dim in self.choose(*key) if (head_dim, value_dim) == dims]
+        if not names:
+            request = self._request(*dims, *key)
             if fallback is None:
                 raise ValueError(self._refusal(request))
             return self._fall_back(request, q, k, v, params, scale, sink, return_lse, out)
-        kernel = self._module.kernels[name]
+        if len(names) > 1:
+            raise ValueError(self._ambiguity(names))
+        kernel = self._module.kernels[names[0]]
         rest = (*(() if sink is None else (sink,)), *(params[param.name] for param in kernel.variant.params))
         return kernel._run(q, k, v, rest, scale, return_lse, out)
 
-    def choose(self, *key: Any) -> str | None:
-        """The name of the one variant that does what ``key`` asks; None where there is none."""
+    def choose(self, *key: Any) -> tuple[tuple[str, int, int], ...]:
+        """(name, head_dim, value_dim) of the variants that do what ``key`` asks, but for their head dims.
+
+        Those are left to the caller, since torch.compile may know them as symbols only, and ``key`` is of constants.
+        """
         if key not in self._chosen:
-            self._chosen[key] = self._search(self._request(*key))
+            self._chosen[key] = self._search(self._request(0, 0, *key))
         return self._chosen[key]
 
     # What torch.compiler.assume_constant_result does, without importing the compiler for it (2 s): the search runs
@@ -98,10 +104,10 @@ class Dispatcher:
 
     def _request(
         self,
-        mask: str | None,
-        score: str | None,
         head_dim: int,
         value_dim: int,
+        mask: str | None,
+        score: str | None,
         dtype: torch.dtype,
         device: str,
         sink: bool,
@@ -116,14 +122,18 @@ class Dispatcher:
         kind = _DTYPE_NAMES.get(dtype, str(dtype))
         return Request(mask, score, head_dim, value_dim, kind, device, sink, params, layout, backward)
 
-    def _search(self, request: Request) -> str | None:
+    def _search(self, request: Request) -> tuple[tuple[str, int, int], ...]:
         wanted = self._meaning(request)
-        found = [variant for variant in self._module.variants() if not self._differences(request, wanted, variant)]
-        if len(found) > 1:
-            names = ", ".join(variant.name for variant in found)
-            hint = "pass layout=" if len({variant.layout for variant in found}) > 1 else "call the one you mean by name"
-            raise ValueError(f"attention: {len(found)} variants of {self._module.name} do this: {names}; {hint}")
-        return found[0].name if found else None
+        return tuple(
+            (variant.name, variant.head_dim, variant.value_dim)
+            for variant in self._module.variants()
+            if {"head_dim", "value_dim"}.issuperset(self._differences(request, wanted, variant))
+        )
+
+    def _ambiguity(self, names: Sequence[str]) -> str:
+        layouts = {self._module.variant(name).layout for name in names}
+        hint = "pass layout=" if len(layouts) == len(names) else "call the one you mean by name"
+        return f"attention: {len(names)} variants of {self._module.name} do this: {', '.join(names)}; {hint}"
 
     def _meaning(self, request: Request) -> tuple[str | None, str | None]:
         params = {param.name: param for param in request.params}

@@ -131,9 +131,10 @@ def test_compiled_autocast(small: ModuleType) -> None:
 
 def test_compiled_attention(small: ModuleType) -> None:
     """The variant is picked while tracing; the graph holds its op."""
-    qkv = [t.requires_grad_() for t in naive.draw(small.causal_d16.variant)[0]]
-    got = _compiled(lambda *qkv: small.attention(*qkv, mask="kv <= q"))(*qkv)
-    assert torch.equal(got, small.causal_d16(*qkv))
+    compiled = _compiled(lambda *qkv: small.attention(*qkv, mask="kv <= q"), dynamic=True)
+    for length in (5, 6):
+        qkv = [t.requires_grad_() for t in naive.draw(small.causal_d16.variant, Sq=length)[0]]
+        assert torch.equal(compiled(*qkv), small.causal_d16(*qkv))
     slope = torch.rand(4)
     got = _compiled(lambda *qkv: small.attention(*qkv, score="s - slope[h]*abs(q - kv)", slope=slope))(*qkv)
     assert torch.equal(got, small.alibi_d16(*qkv, slope=slope))
