@@ -19,15 +19,26 @@ def main(package: str, arguments: list[str] | None = None) -> int:
     listing = commands.add_parser("list", help="print the variants")
     checking = commands.add_parser("check", help="check the variants against the float64 reference on this machine")
     checking.add_argument("names", nargs="*", metavar="VARIANT", help="which; all if none is named")
+    checking.add_argument("--seed", type=int, help="of the inputs; a new one if not given")
+    checking.add_argument("--case", help="only this case, as a failed check names it")
+    checking.add_argument("--full", action="store_true", help="every case, however long it takes")
     for command in (listing, checking):
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
     options = parser.parse_args(arguments)
     module: Module = importlib.import_module(package)._module
     if options.command == "list":
         return _list(module, options.json)
-    from .check import check_module
+    from .check.console import check_module
 
-    return check_module(module, options.names or None, as_json=options.json)
+    return check_module(
+        module.folder,
+        [module.variant(name).name for name in options.names] or list(module.kernels),
+        command=f"python -m {package} check",
+        seed=options.seed,
+        case=options.case,
+        full=options.full,
+        as_json=options.json,
+    )
 
 
 def _list(module: Module, as_json: bool) -> int:

@@ -69,10 +69,16 @@ class Module:
         return TileCounts(*counts.tolist())
 
     def check(self, name: str, q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Any:
-        """Check variant ``name`` against the float64 reference on these tensors; see runtime/check."""
-        from .check import check_call
+        """Check variant ``name`` against the float64 reference on these tensors, gradients too: a VariantReport.
 
-        return check_call(self.kernels[self.variant(name).name], q, k, v, **arguments)
+        ``arguments`` are scale, sink and params as the variant takes them; see runtime/check/tensors.py.
+        """
+        from .check.cases import Tiling
+        from .check.tensors import check_call
+
+        kernel = self.kernels[self.variant(name).name]
+        plan = next(entry["plan"] for entry in self.manifest["variants"] if entry["variant"]["name"] == kernel.name)
+        return check_call(kernel, Tiling.of(plan), q, k, v, **arguments)
 
     def attention(
         self,

@@ -15,10 +15,9 @@ from .call import Function, MemoryFault, forward, forward_and_backward
 from .cases import Case, Tiling, cases, named
 from .compare import Expected, expect
 from .inputs import draw
+from .judging import describe
 from .mutants import Judged, Score, hunt
-from .place import name_element, relative_to_tiles
 from .report import FAILED, PARTIAL, PASSED, Failure, VariantReport, repeat
-from .rule import Deviation
 
 
 @dataclass
@@ -63,23 +62,7 @@ class _Run:
         failed = [deviation for deviation in deviations if not deviation.passed]
         if failed and not any(failure.case == case.name for failure in self.failures):
             worst = max(failed, key=lambda deviation: deviation.ratio)
-            self.failures.append(self._failure(case, worst, expected, got[worst.output]))
-
-    def _failure(self, case: Case, worst: Deviation, expected: Expected, got: Tensor) -> Failure:
-        layout = self.variant.layout
-        if worst.measure == "shape":
-            want = expected.want[worst.output]
-            message = (
-                f"{worst.output} is {got.dtype} {list(got.shape)}, should be {expected.base[worst.output].dtype} "
-                f"{list(want.shape)}"
-            )
-            return Failure(case.name, message, worst.output, worst.measure)
-        message = f"{name_element(worst, layout)} is {worst.got:.6g}, should be {worst.want:.6g}"
-        if worst.measure in ("rms", "max"):
-            where = "its row is off by" if worst.measure == "rms" else "which is"
-            message += f" ± {worst.allowed:.2g}; {where} {worst.ratio:.3g} times what is allowed"
-        place = relative_to_tiles(worst, layout, case, self.tiling)
-        return Failure(case.name, message, place=place, **vars(worst))
+            self.failures.append(describe(case, worst, expected, got[worst.output], self.tiling))
 
     def _same(self, case: Case, first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
         pairs = {name: (tensor.nan_to_num(), second[name].nan_to_num()) for name, tensor in first.items()}

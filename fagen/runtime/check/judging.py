@@ -1,9 +1,28 @@
-"""Where an element lies, in words that point at a loop of the kernel."""
+"""A deviation in words that point at a loop of the kernel."""
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from .cases import Case, Tiling
+from .compare import Expected
+from .report import Failure
 from .rule import Deviation
+
+
+def describe(case: Case, worst: Deviation, expected: Expected, got: Tensor, tiling: Tiling) -> Failure:
+    """The failure that ``worst``, of the output ``got``, is."""
+    layout = expected.variant.layout
+    if worst.measure == "shape":
+        want, base = expected.want[worst.output], expected.base[worst.output]
+        message = f"{worst.output} is {got.dtype} {list(got.shape)}, should be {base.dtype} {list(want.shape)}"
+        return Failure(case.name, message, worst.output, worst.measure)
+    message = f"{name_element(worst, layout)} is {worst.got:.6g}, should be {worst.want:.6g}"
+    if worst.measure in ("rms", "max"):
+        where = "its row is off by" if worst.measure == "rms" else "which is"
+        message += f" ± {worst.allowed:.2g}; {where} {worst.ratio:.3g} times what is allowed"
+    place = relative_to_tiles(worst, layout, case, tiling)
+    return Failure(case.name, message, place=place, **vars(worst))
 
 
 def name_element(deviation: Deviation, layout: str) -> str:

@@ -1,0 +1,81 @@
+"""Checks a variant on its caller's own tensors."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from .call import Function, forward, forward_and_backward
+from .cases import Case, Tiling
+from .compare import expect
+from .inputs import Inputs, generator
+from .judging import describe
+from .report import FAILED, PASSED, VariantReport
+
+CASE = "the caller's tensors"
+
+
+def check_call(
+    kernel: Function,
+    tiling: Tiling,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    seed: int = 0,
+    **extras: Tensor,
+) -> VariantReport:
+    """The verdict on ``kernel`` for one call: o, lse and, where it has them, all gradients, against float64.
+
+    q, k, v, ``scale`` and ``extras`` (sink and params) are the kernel's own arguments. The gradients of o and lse are
+    drawn from ``seed``. Takes the time of a float64 computation of the unfused formula, forward and backward, in
+    blocks, so its memory grows with the lengths and not with their product. Errors in the arguments are raised as
+    the kernel raises them.
+    """
+    begun = time.monotonic()
+    variant = kernel.variant
+    q, k, v = q.detach(), k.detach(), v.detach()
+    extras = {name: tensor.detach() for name, tensor in extras.items()}
+    with torch.no_grad():
+        o, lse = kernel(q, k, v, scale=scale, return_lse=True, **extras)
+    source = generator(seed, CASE)
+    inputs = Inputs(
+        q=q,
+        k=k,
+        v=v,
+        d_o=torch.randn(o.shape, generator=source).to(o.dtype),
+        d_lse=torch.randn(lse.shape, generator=source),
+        sink=extras.get("sink") if variant.sink else None,
+        params={param.name: extras[param.name] for param in variant.params},
+        scale=scale,
+        guarded={},
+    )
+    sequence = 2 if variant.layout == "bhsd" else 1
+    case = Case(CASE, q.shape[sequence], k.shape[sequence])
+    expected = expect(variant, inputs, gradients=variant.backward)
+    got = {"o": o, "lse": lse} | (forward_and_backward(kernel, case, inputs) if variant.backward else {})
+    written = forward(kernel, case, inputs)
+    deviations = [*expected.judge(written), *expected.judge(got)]
+    worst: dict[str, float] = {}
+    for deviation in deviations:
+        worst[deviation.output] = max(worst.get(deviation.output, 0.0), deviation.ratio)
+    failures = tuple(
+        describe(case, deviation, expected, got[deviation.output], tiling)
+        for deviation in deviations
+        if not deviation.passed
+    )
+    return VariantReport(
+        variant=variant.name,
+        verdict=FAILED if failures else PASSED,
+        seed=seed,
+        level="auto",
+        cases=(CASE,),
+        worst=worst,
+        failures=failures,
+        seconds=time.monotonic() - begun,
+    )
+
+
