@@ -76,7 +76,7 @@ class Module:
         from .check.cases import Tiling
         from .check.tensors import check_call
 
-        kernel = self.kernels[self.variant(name).name]
+        kernel: Any = self.kernels[self.variant(name).name]
         plan = next(entry["plan"] for entry in self.manifest["variants"] if entry["variant"]["name"] == kernel.name)
         return check_call(kernel, Tiling.of(plan), q, k, v, **arguments)
 

@@ -1,4 +1,4 @@
-"""`python -m <module> check`: the module's own check of itself, where there is no fagen. No torch in this process."""
+"""`python -m <module> check`: the module's own check of itself, where there is no fagen."""
 
 from __future__ import annotations
 
