@@ -1,0 +1,87 @@
+"""The parts of a KernelCode from which the backward's templates print loops over pairs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..expr import KernelCode, ParamGrad, Snippet
+from ..runtime.variant import Variant
+from .param_sums import Sums
+from .pieces import Piece, identifiers, needs, used_declarations
+
+
+@dataclass(frozen=True)
+class GradOfRead:
+    """What a read of a param adds to its gradient.
+
+    ``g`` is what a pair adds. Where one entry is read by a whole row, ``total`` names the sum over its keys ("" elsewhere).
+    ``row`` runs once a query row, ``scatter`` once a row if there is a total and else once a vector of keys.
+    """
+
+    g: str
+    total: str
+    row: tuple[str, ...]
+    scatter: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Slopes(Piece):
+    """From a scaled score to ``x``, ``slope`` (d loss / d s, from dx = d loss / d x) and ``allowed`` ("" without a
+    mask).
+
+    ``row`` runs once a query row, ``pair`` once a vector of keys; then come ``grads``, into arrays that
+    ``grad_declarations`` make.
+    """
+
+    row: tuple[str, ...]
+    pair: tuple[str, ...]
+    x: str
+    slope: str
+    allowed: str
+    grad_declarations: tuple[str, ...]
+    grads: tuple[GradOfRead, ...]
+
+
+def slopes(code: KernelCode, variant: Variant, sums: Sums, snippet: Snippet, *, tail: bool) -> Slopes:
+    """``tail`` says that keys may lie past the end, so that their index is compared with the length."""
+    x, dx_ds, *rest = snippet.results
+    grads = tuple(
+        GradOfRead(_times(rest[number]), f"total{number + 1}" if grad.kind == "row" else "", grad.row, grad.scatter)
+        for number, grad in enumerate(code.param_grads)
+    )
+    statements = [line for grad in code.param_grads for line in (*grad.row, *grad.scatter)]
+    names = identifiers((*snippet.row, *snippet.pair, *snippet.results, *statements))
+    if tail:
+        names |= {"j", "kv_len"}
+    return Slopes(
+        declarations=used_declarations(code.declarations, names),
+        needs=needs(names, variant),
+        row=snippet.row,
+        pair=snippet.pair,
+        x=x if x == "s" else f"rounded({x})",
+        slope=_times(dx_ds),
+        allowed=rest[len(code.param_grads)] if len(rest) > len(code.param_grads) else "",
+        grad_declarations=tuple(_grad_declaration(grad, code, sums) for grad in _first_reads(code)),
+        grads=grads,
+    )
+
+
+def _times(factor: str) -> str:
+    """dx · factor."""
+    if factor == "1.0f":
+        return "dx"
+    if factor == "-1.0f":
+        return "-dx"
+    return f"dx * {factor}" if re.fullmatch(r"\w+", factor) else f"dx * ({factor})"
+
+
+def _first_reads(code: KernelCode) -> list[ParamGrad]:
+    return list({grad.param_index: grad for grad in code.param_grads}.values())
+
+
+def _grad_declaration(grad: ParamGrad, code: KernelCode, sums: Sums) -> str:
+    """The middle end's declaration, of an array of what the sum is added up in."""
+    text = next(text for text in code.grad_declarations if f"(p.d_params[{grad.param_index}])" in text)
+    chosen = next(each for each in sums.params if each.index == grad.param_index)
+    return text.replace("Array<float,", f"Array<{chosen.type},")

@@ -1,0 +1,71 @@
+// Gradients of params that many work items add to. Each item adds up its own part, and the parts are added to the gradient
+// in the order of the items, whichever thread ran them.
+#pragma once
+#include "fagen/params.h"
+
+namespace fagen {
+namespace {
+
+// What indexes an axis of a param: b, h or hk alone, or anything.
+enum class By { kAny, kBatch, kHead, kKeyHead };
+
+// The part of a gradient that an item can add to, whose query heads are those of key head hk in batch b: all of an axis
+// that anything indexes, but only its own b, h or hk. Sum is what the part is added up in.
+template <class Sum>
+class PartOfGradient {
+ public:
+  PartOfGradient(const ArrayView& gradient, const By (&by)[kMaxRank], const Shape& shape, int64_t b, int64_t hk)
+      : gradient_(gradient) {
+    const int64_t group = shape.heads / shape.kv_heads;
+    for (int axis = 0; axis < kMaxRank; ++axis) {
+      const int64_t first[] = {0, b, hk * group, hk};
+      const int64_t count[] = {gradient.size[axis], 1, group, 1};
+      first_[axis] = first[static_cast<int>(by[axis])];
+      const int64_t left = gradient.size[axis] - first_[axis], most = count[static_cast<int>(by[axis])];
+      count_[axis] = most < left ? most : left < 0 ? 0 : left;
+    }
+    if (gradient.data == nullptr) count_[0] = 0;  // not wanted
+  }
+
+  int64_t count() const { return count_[0] * count_[1] * count_[2] * count_[3]; }
+
+  // Zeros, in `sums`, as an array that is indexed like the gradient.
+  ArrayView clear(Sum* sums) const {
+    for (int64_t n = 0; n < count(); ++n) sums[n] = 0;
+    ArrayView view = gradient_;
+    int64_t stride = 1, first = 0;
+    for (int axis = kMaxRank - 1; axis >= 0; --axis) {
+      view.stride[axis] = stride;
+      first += first_[axis] * stride;
+      stride *= count_[axis];
+    }
+    view.data = count() > 0 ? sums - first : nullptr;
+    if (count() == 0) view.size[0] = 0;
+    return view;
+  }
+
+  void add_to_gradient(const Sum* sums) const {
+    float* const gradient = static_cast<float*>(gradient_.data);
+    for (int64_t n = 0; n < count(); ++n) {
+      int64_t offset = 0, rest = n;
+      for (int axis = kMaxRank - 1; axis >= 0; --axis) {
+        offset += (first_[axis] + rest % count_[axis]) * gradient_.stride[axis];
+        rest /= count_[axis];
+      }
+      gradient[offset] = static_cast<float>(gradient[offset] + sums[n]);
+    }
+  }
+
+ private:
+  ArrayView gradient_;
+  int64_t first_[kMaxRank], count_[kMaxRank];
+};
+
+// An array to which nothing is added if the gradient is not wanted.
+inline ArrayView wanted(ArrayView gradient) {
+  if (gradient.data == nullptr) gradient.size[0] = 0;
+  return gradient;
+}
+
+}  // namespace
+}  // namespace fagen
