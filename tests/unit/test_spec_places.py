@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fagen.errors import SpecError
-from fagen.spec import load_text
+from fagen.resources import specs_dir
+from fagen.spec import expand, load, load_text, yaml_tree
 from fagen.spec.document import Mapping, Scalar
 from fagen.spec.yaml_tree import parse
 
@@ -87,3 +89,17 @@ def test_characters_are_where_they_are_said_to_be(words: list[str], style: str |
             assert there[1] == character
         else:
             assert there[0] == character
+
+
+@pytest.mark.parametrize("path", sorted(specs_dir().glob("*.yaml")), ids=lambda path: path.stem)
+def test_yaml_without_libyaml_reads_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = expand(load(path))
+    monkeypatch.setattr(yaml_tree, "Loader", yaml.SafeLoader)
+    assert expand(load(path)) == fast
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "- " * 5000, "{a: " * 5000, "mask: & x", "a: 'b", "\t- a"])
+def test_yaml_without_libyaml_fails_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_tree, "Loader", yaml.SafeLoader)
+    with pytest.raises(SpecError):
+        load_text(text)
