@@ -88,7 +88,16 @@ def test_reads_params_and_constants() -> None:
 
 
 def test_none_is_refused_when_read_back() -> None:
-    """A constant changed by one must not become a division by 0 or an exponent out of range."""
+    """A constant changed by one must not become a division by 0 or an exponent out of range; nor may an index left
+    over from a longer one be refused because it does not belong to the extent."""
+    for text in (
+        "slope[(h + b) % 4] < 1",
+        "slope[q // 64] < 1",
+        "slope[max(h - kv, b)] < 1",
+        "doc[b * 2 + q, i + h] > 0",
+    ):
+        for found in texts(text):
+            assert parse(found, params=PARAMS, expect="mask").type == "bool"
     for text in (
         "q // 1 < 3",
         "q % -1 == 0",

@@ -311,6 +311,23 @@ def test_error_shows_the_place() -> None:
     assert str(caught.value) == ("unknown name `casual`\n  q <  casual\n       ^^^^^^\n  hint: did you mean `causal`?")
 
 
+def test_mistakes_that_are_not_each_others_fault_are_told_at_once() -> None:
+    with pytest.raises(LanguageError) as caught:
+        read("casual and doc[bb, qq] == tahn(qx) + 1 and (on if q else on + 1 < 2)")
+    every = (caught.value, *caught.value.others)
+    assert [error.message for error in every] == [
+        "unknown name `casual`",
+        "unknown name `bb`",
+        "unknown name `qq`",
+        "unknown function `tahn`",
+        "`+` wants numbers, but `on` is a truth value",
+    ]
+    assert str(caught.value).count("hint: did you mean") == 4
+    assert all(not error.others for error in caught.value.others)
+    twin = pickle.loads(pickle.dumps(caught.value))
+    assert str(twin) == str(caught.value)
+
+
 def test_errors_survive_pickle_and_copy() -> None:
     with pytest.raises(LanguageError) as caught:
         read("on and casual")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..variant import Param
+from .extents import shape_text
 from .nodes import Node, Number
 
 # What a macro can be given: a value, a param to read entries of, or None where that means "no bound".
@@ -74,7 +75,7 @@ def _document(args: Mapping[str, Argument]) -> str:
         return "ids[q] == ids[kv]"
     if len(ids.shape) == 2 and ids.shape[0] == "B":
         return "ids[b, q] == ids[b, kv]"
-    raise MacroError(f"`ids` is a param of shape [B, n] or [n], but `{ids.name}` has {_shape(ids)}")
+    raise MacroError(f"`ids` is a param of shape [B, n] or [n], but `{ids.name}` has {shape_text(ids)}")
 
 
 def _softcap(args: Mapping[str, Argument]) -> str:
@@ -91,10 +92,6 @@ def _alibi(args: Mapping[str, Argument]) -> str:
     return f"s - {slope} * abs(q - kv)"
 
 
-def _shape(param: Param) -> str:
-    return f"shape [{', '.join(map(str, param.shape))}]"
-
-
 def _entry(name: str, arg: Argument, forms: Mapping[tuple[str, ...], str], kind: str) -> str:
     """How the body writes an argument that is a value, or a param of one of a few shapes."""
     expected = f"`{name}` is {'an integer' if kind == 'int' else 'a number'}, or a param of shape " + " or ".join(
@@ -108,7 +105,7 @@ def _entry(name: str, arg: Argument, forms: Mapping[tuple[str, ...], str], kind:
         return name
     form = forms.get(tuple(map(str, arg.shape)))
     if form is None:
-        raise MacroError(f"{expected}, but `{arg.name}` has {_shape(arg)}")
+        raise MacroError(f"{expected}, but `{arg.name}` has {shape_text(arg)}")
     return name + form
 
 

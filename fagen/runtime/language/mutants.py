@@ -165,5 +165,12 @@ def _rebuilt(node: Node, below: tuple[Node, ...]) -> Node:
             return logic(op, list(below))
         case Call(function=function):
             return call(function, below)
+        case Read(indices=indices):
+            # A bare name in place of a longer index might not belong to the extent, which parse() would refuse.
+            indices = tuple(
+                binary("+", new, Number(0)) if isinstance(new, Name) and not isinstance(old, Name) else new
+                for old, new in zip(indices, below, strict=True)
+            )
+            return Read(node.param, indices, node.type)
         case _:
             return with_children(node, below)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ..variant import Param
 from .construct import NumberError, binary, call, logic, negative, number
-from .errors import LanguageError
+from .errors import LanguageError, joined
+from .extents import element_type, shape_text, typical_index, wrong_index
 from .functions import ELSEWHERE, EXTREMES, FUNCTIONS
 from .hints import nearest, parenthesised
 from .macros import BUILT_INS, Argument, BuiltIn, Define, MacroError
-from .nodes import NAMES, Compare, Conditional, Name, Node, Not, Number, Read, Type, children
+from .nodes import NAMES, Compare, Conditional, Name, Node, Not, Number, Read, children
 from .scope import Scope
 from .unparse import unparse
 
@@ -32,8 +33,6 @@ _ARITHMETIC = {
 _COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _TRUTHS = {"true": True, "false": False}
 _A = {"bool": "a truth value", "int": "an integer", "real": "a real number"}
-_INDEX_OF_EXTENT = {"B": "b", "H": "h", "Hk": "hk", "Sq": "i", "Skv": "j"}
-_EXTENT_OF_INDEX = {"b": "B", "h": "H", "hk": "Hk"}
 
 # Names no param, constant, matrix key or macro may have: they would hide, or be hidden by, the language's own.
 RESERVED = frozenset(
@@ -125,8 +124,22 @@ class _Parser:
             result: Node = visitor(node, scope)
         except NumberError as error:
             raise scope.error(node, str(error)) from None
-        self.depth -= 1
+        finally:
+            self.depth -= 1
         return result
+
+    def each(self, nodes: Iterable[ast.expr], scope: Scope) -> list[Node]:
+        """The trees of parts that say nothing about each other: all their mistakes are told at once."""
+        found: list[Node] = []
+        errors: list[LanguageError] = []
+        for node in nodes:
+            try:
+                found.append(self.visit(node, scope))
+            except LanguageError as error:
+                errors.append(error)
+        if errors:
+            raise joined(errors) if len(errors) > 1 else errors[0]
+        return found
 
     # Leaves
 
@@ -179,35 +192,32 @@ class _Parser:
         if self.expect == "number":
             raise scope.error(node, f"`{param.name}` is only known at run time, but a constant is wanted here")
         if param.shape:
-            indices = ", ".join(_INDEX_OF_EXTENT.get(str(extent), "kv") for extent in param.shape)
-            message = f"`{param.name}` has shape [{', '.join(map(str, param.shape))}]; here it is read with no index"
+            indices = ", ".join(map(typical_index, param.shape))
+            message = f"`{param.name}` has {shape_text(param)}; here it is read with no index"
             raise scope.error(node, message, f"write `{param.name}[{indices}]`, say")
-        return Name(param.name, _param_type(param))
+        return Name(param.name, element_type(param))
 
     def subscript(self, node: ast.Subscript, scope: Scope) -> Node:
         param = self.array(node.value, scope)
         if self.expect == "number":
             raise scope.error(node, f"`{param.name}` is only known at run time, but a constant is wanted here")
         written = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        shape = f"shape [{', '.join(map(str, param.shape))}]"
         if not param.shape:
             raise scope.error(node, f"`{param.name}` is a scalar: it takes no index", f"write `{param.name}`")
         if len(written) != len(param.shape):
             wants = "1 index" if len(param.shape) == 1 else f"{len(param.shape)} indices"
-            raise scope.error(node, f"`{param.name}` has {shape}: it wants {wants}, not {len(written)}")
+            raise scope.error(node, f"`{param.name}` has {shape_text(param)}: it wants {wants}, not {len(written)}")
         indices = []
-        for extent, index in zip(param.shape, written, strict=True):
-            value = self.visit(index, scope)
+        for extent, index, value in zip(param.shape, written, self.each(written, scope), strict=True):
             if value.type != "int":
                 hint = "`//` divides integers, `/` gives a real number" if value.type == "real" else None
                 message = f"an index is an integer, but `{scope.source(index)}` is {_A[value.type]}"
                 raise scope.error(index, message, hint)
-            right = _index_mismatch(extent, value)
-            if right:
-                message = f"`{param.name}` has {shape}: `{unparse(value)}` is no index of extent {extent}"
-                raise scope.error(index, message, right)
+            if wrong_index(extent, value):
+                message = f"`{param.name}` has {shape_text(param)}: `{unparse(value)}` is no index of extent {extent}"
+                raise scope.error(index, message, f"write `{typical_index(extent)}`")
             indices.append(value)
-        return Read(param.name, tuple(indices), _param_type(param))
+        return Read(param.name, tuple(indices), element_type(param))
 
     def array(self, node: ast.expr, scope: Scope) -> Param:
         """The param in front of ``[...]``."""
@@ -243,14 +253,14 @@ class _Parser:
     def binary(self, node: ast.BinOp, scope: Scope) -> Node:
         if isinstance(node.op, (ast.BitAnd, ast.BitOr)):
             symbol, word = ("&", "and") if isinstance(node.op, ast.BitAnd) else ("|", "or")
-            sides = [self.visit(side, scope) for side in (node.left, node.right)]
+            sides = self.each((node.left, node.right), scope)
             for side, written in zip(sides, (node.left, node.right), strict=True):
                 self.want_truth(side, written, symbol, scope)
             return logic(word, sides)
         symbol = _ARITHMETIC.get(type(node.op), "")
         if not symbol:
             raise scope.error(node, f"`{scope.source(node)}` is not part of the language")
-        left, right = self.visit(node.left, scope), self.visit(node.right, scope)
+        left, right = self.each((node.left, node.right), scope)
         self.want_number(left, node.left, symbol, scope)
         self.want_number(right, node.right, symbol, scope)
         try:
@@ -261,10 +271,9 @@ class _Parser:
 
     def boolean(self, node: ast.BoolOp, scope: Scope) -> Node:
         word = "and" if isinstance(node.op, ast.And) else "or"
-        args = []
-        for value in node.values:
-            args.append(self.visit(value, scope))
-            self.want_truth(args[-1], value, word, scope)
+        args = self.each(node.values, scope)
+        for arg, written in zip(args, node.values, strict=True):
+            self.want_truth(arg, written, word, scope)
         return logic(word, args)
 
     def compare(self, node: ast.Compare, scope: Scope) -> Node:
@@ -272,7 +281,7 @@ class _Parser:
         for operand in written:
             if isinstance(operand, ast.BinOp) and isinstance(operand.op, (ast.BitAnd, ast.BitOr)):
                 self.precedence_trap(operand, node, scope)
-        sides = [self.visit(operand, scope) for operand in written]
+        sides = self.each(written, scope)
         pairs: list[Node] = []
         for k, op in enumerate(node.ops):
             symbol = _COMPARISONS.get(type(op))
@@ -298,7 +307,7 @@ class _Parser:
         raise scope.error(node, message, f"write `{fixed}`, or use `{'and' if symbol == '&' else 'or'}`")
 
     def conditional(self, node: ast.IfExp, scope: Scope) -> Node:
-        test, yes, no = (self.visit(part, scope) for part in (node.test, node.body, node.orelse))
+        test, yes, no = self.each((node.test, node.body, node.orelse), scope)
         self.want_truth(test, node.test, "if", scope)
         if (yes.type == "bool") != (no.type == "bool"):
             raise scope.error(node, f"one branch is {_A[yes.type]}, the other {_A[no.type]}")
@@ -330,7 +339,7 @@ class _Parser:
                 raise scope.error(node, f"`{name}` is a param: it is read with [...], not called")
             hint = ELSEWHERE.get(name) or nearest(name, [*FUNCTIONS, *self.defines, *BUILT_INS])
             raise scope.error(node.func, f"unknown function `{name}`", hint)
-        args = tuple(self.visit(arg, scope) for arg in node.args)
+        args = tuple(self.each(node.args, scope))
         if node.keywords or (len(args) < 2 if name in EXTREMES else len(args) != 1):
             wants = "two or more numbers" if name in EXTREMES else "one number"
             raise scope.error(node, f"`{name}` wants {wants}")
@@ -371,21 +380,3 @@ class _Parser:
             if isinstance(bound, Param) and bound.shape and node.id not in NAMES:
                 return bound
         return self.visit(node, scope)
-
-
-def _param_type(param: Param) -> Type:
-    if param.dtype == "bool":
-        return "bool"
-    return "int" if param.dtype.startswith("i") else "real"
-
-
-def _index_mismatch(extent: str | int, index: Node) -> str | None:
-    """A hint if an index is a bare name that cannot belong to the extent: slope[hk] of shape [H] reads amiss."""
-    if not isinstance(index, Name) or index.id not in NAMES or not isinstance(extent, str) or extent == "n":
-        return None
-    right = _INDEX_OF_EXTENT.get(extent, "kv")
-    if _EXTENT_OF_INDEX.get(index.id, extent) != extent or (
-        extent in _EXTENT_OF_INDEX.values() and index.id not in _EXTENT_OF_INDEX
-    ):
-        return f"write `{right}`"
-    return None
