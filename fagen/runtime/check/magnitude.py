@@ -29,8 +29,8 @@ from .inputs import Inputs
 from .rule import UNITS
 
 _DRAWS = 4  # of random signs, to size the sums that make up a param's gradient
-# A float32 sum of n terms, one after another, errs by sqrt(n) times this share of the unit for float32.
-_SUMMING = 0.05
+# A float32 sum of n terms, one after another, errs by less than sqrt(n) times this share of the unit for float32.
+_SUMMING = 0.125
 _LEAST = 2.0**-60  # no size is below this: its square must fit float32
 
 
