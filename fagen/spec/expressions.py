@@ -147,13 +147,14 @@ def words_used(texts: list[str], defines: Mapping[str, Define]) -> set[str]:
 def _reached(words: set[str], defines: Mapping[str, Define]) -> tuple[dict[str, Define], set[str]]:
     found: dict[str, Define] = {}
     reached = set(words)
-    todo = [word for word in defines if word in words]
+    todo = sorted(words & defines.keys())
     while todo:
         name = todo.pop()
-        found[name] = defines[name]
-        more = set(_WORD.findall(defines[name].text))
-        reached |= more
-        todo += [word for word in defines if word in more and word not in found and word not in todo]
+        if name not in found:
+            found[name] = defines[name]
+            more = set(_WORD.findall(defines[name].text))
+            reached |= more
+            todo += more & defines.keys()
     return {name: found[name] for name in sorted(found)}, reached
 
 

@@ -199,14 +199,14 @@ def watch(folder: Path) -> dict[str, Any]:
         events.clear()
         told = error = ""
         active[0] = True
-        start = time.monotonic()
+        start = time.process_time()  # not the clock's, which counts what else the machine does
         try:
             load(path)
         except SpecError as caught:
             told = str(caught)
         except BaseException as caught:
             error = f"{type(caught).__name__}: {caught}"[:500]
-        seconds = time.monotonic() - start
+        seconds = time.process_time() - start
         active[0] = False
         report[name] = {"seconds": seconds, "told": told[:20_000], "error": error, "events": list(events)}
     return report
