@@ -26,7 +26,8 @@ ISAS = {
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "portable": (),
 }
-STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-unused-variable", "-Wno-unused-parameter")
+# b, h and the like are made for every snippet here, whether it uses them or not.
+STRICT = ("-std=c++17", "-fwrapv", "-Wall", "-Wextra", "-Werror", "-Wno-unused-variable", "-Wno-unused-parameter")
 
 _HEAD = """\
 #include "fagen/array.h"
@@ -102,15 +103,16 @@ def _run_grads(name: str, code: KernelCode) -> list[str]:
     return [*lines, "} }"]
 
 
-def render(variants: Sequence[Variant], codes: Sequence[KernelCode]) -> str:
-    """The C++ of the library."""
+def render(variants: Sequence[Variant], codes: Sequence[KernelCode], snippets: bool) -> str:
+    """The C++ of the library; without ``snippets`` only tile tests and limits."""
     lines = [_HEAD]
     table = []
     for n, (variant, code) in enumerate(zip(variants, codes, strict=True)):
         masked = variant.mask is not None
-        lines += _run_snippet(f"score{n}", code, code.score_mask or code.score or Snippet((), (), ("s",)), masked)
-        lines += _run_snippet(f"grad{n}", code, code.score_grad_mask or code.score_grad, masked)
-        lines += _run_grads(f"scatter{n}", code)
+        if snippets:
+            lines += _run_snippet(f"score{n}", code, code.score_mask or code.score or Snippet((), (), ("s",)), masked)
+            lines += _run_snippet(f"grad{n}", code, code.score_grad_mask or code.score_grad, masked)
+            lines += _run_grads(f"scatter{n}", code)
         spans = "const Span q(ask.span[0], ask.span[1]), kv(ask.span[2], ask.span[3]);"
         for name, kind, body in (
             ("test", "Tri", code.tile_test),
@@ -118,7 +120,8 @@ def render(variants: Sequence[Variant], codes: Sequence[KernelCode]) -> str:
             ("queries", "Ranges", code.query_ranges),
         ):
             lines += [f"{kind} {name}{n}(const BackwardParams& p, const Ask& ask) {{", *_scope(code), spans, *body, "}"]
-        table.append(f"{{{{score{n}, grad{n}, scatter{n}}}, test{n}, {{keys{n}, queries{n}}}}}")
+        runs = f"score{n}, grad{n}, scatter{n}" if snippets else "nullptr, nullptr, nullptr"
+        table.append(f"{{{{{runs}}}, test{n}, {{keys{n}, queries{n}}}}}")
     lines += [
         "using Run = void (*)(const BackwardParams&, const Ask&);",
         "using Test = Tri (*)(const BackwardParams&, const Ask&);",
@@ -138,16 +141,22 @@ def render(variants: Sequence[Variant], codes: Sequence[KernelCode]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compile_library(
-    text: str, folder: Path, compiler: str = "g++", isa: str = "avx2", level: str = "-O1"
-) -> ctypes.CDLL:
-    """Compiles with every warning an error, and loads."""
+def can_run(isa: str) -> bool:
+    """Whether this machine has the ISA."""
+    features = {"avx512": {"avx512f", "avx512dq", "avx512bw", "avx512vl"}, "avx2": {"avx2", "fma"}, "portable": set()}
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    return features[isa] <= set(flags.split())
+
+
+def compile_library(text: str, folder: Path, compiler: str = "g++", isa: str = "portable", *flags: str) -> Path:
+    """Compiles with every warning an error, and no fused multiply-adds unless flags say so."""
     source, library = folder / "code.cpp", folder / f"code_{compiler.replace('+', 'p')}_{isa}.so"
     source.write_text(text)
-    command = [compiler, *STRICT, level, *ISAS[isa], "-shared", "-fPIC", "-I", str(templates_dir() / "include")]
-    done = subprocess.run([*command, str(source), "-o", str(library)], capture_output=True, text=True)
+    command = [compiler, *STRICT, "-O1", "-ffp-contract=off", *ISAS[isa], *flags, "-shared", "-fPIC"]
+    command += ["-I", str(templates_dir() / "include"), str(source), "-o", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000]
-    return ctypes.CDLL(str(library))
+    return library
 
 
 class _Array(ctypes.Structure):
@@ -214,10 +223,11 @@ class Job:
 class Compiled:
     """A list of variants, compiled."""
 
-    def __init__(self, variants: Sequence[Variant], folder: Path, **options: str):
+    def __init__(self, variants: Sequence[Variant], folder: Path, *options: str, snippets: bool = True):
+        """``options`` are those of compile_library after the folder."""
         self.variants = list(variants)
         self.codes = [emit(variant) for variant in variants]
-        self._library = compile_library(render(self.variants, self.codes), folder, **options)
+        self._library = ctypes.CDLL(str(compile_library(render(self.variants, self.codes, snippets), folder, *options)))
 
     def _asked(self, n: int, job: Job) -> tuple[_Params, _Ask]:
         params = _Params()

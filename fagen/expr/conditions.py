@@ -243,6 +243,13 @@ class Analyst:
         return others.times(c).plus(inside, -1).shifted(c - 1)
 
 
+def nodes_of(literal: Ordered | Equal | Truth) -> tuple[Node, ...]:
+    """What a condition that is not linear compares, or is."""
+    if isinstance(literal, Ordered):
+        return literal.low, literal.high
+    return (literal.left, literal.right) if isinstance(literal, Equal) else (literal.node,)
+
+
 def _literals(condition: Condition) -> list[Literal]:
     if isinstance(condition, (All, Any)):
         return [literal for part in condition.parts for literal in _literals(part)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from fagen.errors import PlanError
 from fagen.runtime.language import parse
-from fagen.runtime.variant import Param, Variant
+from fagen.runtime.variant import Expression, Param, Variant
 
 from .access import classify, direct_axes, owners
 from .code import CPU_VECTOR, KernelCode, ParamGrad, Snippet
@@ -15,6 +16,7 @@ from .graph import Graph, Node, below
 from .lower import lower
 from .print_bounds import print_bounds
 from .print_cpu import Printer, array_name, declare_array, declare_grad
+from .sizes import Sizes, settled
 
 
 def emit(variant: Variant, dialect: str = CPU_VECTOR) -> KernelCode:
@@ -51,13 +53,16 @@ def emit(variant: Variant, dialect: str = CPU_VECTOR) -> KernelCode:
 
 def lowered(graph: Graph, variant: Variant) -> tuple[Node, Node | None]:
     """The nodes of a variant's score (``s`` by default) and mask (None: every pair)."""
-    params = {param.name: param for param in variant.params}
     score = graph.name("s")
     if variant.score is not None:
-        score = graph.to_real(lower(graph, parse(variant.score.resolved, params=params, expect="score"), params))
-    if variant.mask is None:
-        return score, None
-    return score, lower(graph, parse(variant.mask.resolved, params=params, expect="mask"), params)
+        score = graph.to_real(_lowered(graph, variant, variant.score, "score"))
+    return score, None if variant.mask is None else _lowered(graph, variant, variant.mask, "mask")
+
+
+def _lowered(graph: Graph, variant: Variant, expression: Expression, expect: Literal["mask", "score"]) -> Node:
+    params = {param.name: param for param in variant.params}
+    tree = parse(expression.resolved, params=params, expect=expect)
+    return settled(graph, lower(graph, tree, params), Sizes(params))
 
 
 def _snippet(graph: Graph, params: Mapping[str, Param], score: Node, mask: Node | None) -> Snippet:

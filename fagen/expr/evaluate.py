@@ -13,10 +13,10 @@ from fagen.runtime.variant import Variant
 from . import bounds
 from .analysis import MaskAnalysis, analyse
 from .bounds import Reals, Span, Tri
-from .conditions import Equal, Literal, Ordered, Truth
+from .conditions import Equal, Linear, Literal, Ordered, nodes_of
 from .emit import lowered
 from .graph import Graph, Node, below, floor_div, floor_mod
-from .intervals import Unbounded, Walker
+from .intervals import Walker
 from .limits import Between, Both, Either, Limit, When
 from .regions import HalfPlane, Pairs, Ranges, Values, intersect, may_share, unite
 from .sizes import INT64
@@ -207,33 +207,26 @@ def _possible(test: Possible, tile: _Tile) -> bool:
 def _shares(literal: Literal, others: tuple[Literal, ...], tile: _Tile) -> bool:
     """False where two reads must be equal, and are for no pair of the tile."""
     pair = shared(literal, others, tile.walker.is_exact) if isinstance(literal, Equal) else None
-    if pair is None:
+    if pair is None or not tile.walker.can_walk(pair.left, pair.right):
         return True
     allowed = Span(*INT64)
     for node in pair.least:
         allowed = allowed.at_least(tile.value(node))
     for node in pair.most:
         allowed = allowed.at_most(tile.value(node))
-    try:
-        return may_share(tile.values(pair.left), tile.values(pair.right), allowed)
-    except Unbounded:
-        return True
+    return may_share(tile.values(pair.left), tile.values(pair.right), allowed)
 
 
 def _truth(literal: Literal, tile: _Tile) -> Tri:
-    walk = tile.walker.walk
-    try:
-        if isinstance(literal, Ordered):
-            return bounds.less_equal(walk(literal.low), walk(literal.high))
-        if isinstance(literal, Equal):
-            found = bounds.equal(walk(literal.left), walk(literal.right))
-            return found if literal.wanted else ~found
-        if isinstance(literal, Truth):
-            found = walk(literal.node)
-            return found if literal.wanted else ~found
-    except Unbounded:
+    if isinstance(literal, Linear):
+        return Tri.SOME if _possible(Conjunction((literal,), ()), tile) else Tri.NONE
+    if not tile.walker.can_walk(*nodes_of(literal)):
         return Tri.SOME
-    return Tri.SOME if _possible(Conjunction((literal,), ()), tile) else Tri.NONE
+    values = [tile.walker.walk(node) for node in nodes_of(literal)]
+    if isinstance(literal, Ordered):
+        return bounds.less_equal(*values)
+    found = bounds.equal(*values) if isinstance(literal, Equal) else values[0]
+    return found if literal.wanted else ~found
 
 
 def _limit(limit: Limit, tile: _Tile, domain: Span, span: str) -> Ranges:

@@ -57,10 +57,6 @@ class Backend(Protocol):
         """What a param's entries in a box of indexes can be: a Span (0 and 1 for truth values) or Reals."""
 
 
-class Unbounded(Exception):
-    """An integer on the way may pass 64 bits: nothing is known of the tile."""
-
-
 class Walker:
     """Walks nodes over one tile; ``sizes`` are of the params that the nodes read."""
 
@@ -77,16 +73,27 @@ class Walker:
             self._exact[node] = own and all(self.is_exact(arg) for arg in node.args)
         return self._exact[node]
 
+    def can_walk(self, *nodes: Node) -> bool:
+        """Whether no integer on the way can pass 64 bits; where one can, nothing is known of the nodes."""
+        stack, seen = list(nodes), set(nodes)
+        while stack:
+            node = stack.pop()
+            if node.type == "int" and not self._sizes.fits(node, INT64):
+                return False
+            if not self.is_exact(node):
+                more = set(node.args) - seen
+                seen |= more
+                stack += more
+        return True
+
     def walk(self, node: Node) -> Any:
-        """The Span, Reals or Tri of a node. Raises Unbounded."""
+        """The Span, Reals or Tri of a node, which can be walked."""
         if node not in self._done:
             self._done[node] = self._walk(node)
         return self._done[node]
 
     def _walk(self, node: Node) -> Any:
         backend = self._backend
-        if node.type == "int" and not self._sizes.fits(node, INT64):
-            raise Unbounded
         if self.is_exact(node):
             return backend.exact(node)
         if node.op == "name":

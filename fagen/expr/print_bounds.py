@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from fagen.runtime.variant import Variant
 
 from .analysis import MaskAnalysis, analyse
-from .conditions import Equal, Linear, Literal, Ordered, Truth
+from .conditions import Equal, Linear, Literal, Ordered, Truth, nodes_of
 from .graph import Graph, Node
-from .intervals import Unbounded, Walker
+from .intervals import Walker
 from .limits import NOTHING, Between, Both, Bound, Limit, When
 from .literals import float_literal
 from .print_cpu import Printer, array_name
@@ -208,20 +208,18 @@ class _TestPrinter(_Body):
 
 def _passed(body: _Body, steps: _Steps, literal: Literal) -> str | None:
     """The C++ condition that a literal is not false for all pairs; None where nothing is known of it."""
-    walk = steps.walker.walk
-    try:
-        if isinstance(literal, Ordered):
-            return f"less_equal({walk(literal.low)}, {walk(literal.high)}) != Tri::kNone"
-        if isinstance(literal, Equal):
-            never = "kNone" if literal.wanted else "kAll"
-            return f"equal({walk(literal.left)}, {walk(literal.right)}) != Tri::{never}"
-        assert isinstance(literal, Truth)
-        if steps.walker.is_exact(literal.node):
-            text = body.scalar(literal.node)
-            return text if literal.wanted else f"!({text})"
-        return f"{walk(literal.node)} != Tri::{'kNone' if literal.wanted else 'kAll'}"
-    except Unbounded:
+    assert not isinstance(literal, Linear)
+    nodes = nodes_of(literal)
+    if not steps.walker.can_walk(*nodes):
         return None
+    if isinstance(literal, Truth) and steps.walker.is_exact(literal.node):
+        text = body.scalar(literal.node)
+        return text if literal.wanted else f"!({text})"
+    values = [steps.walker.walk(node) for node in nodes]
+    if isinstance(literal, Ordered):
+        return f"less_equal({values[0]}, {values[1]}) != Tri::kNone"
+    text = f"equal({values[0]}, {values[1]})" if isinstance(literal, Equal) else values[0]
+    return f"{text} != Tri::{'kNone' if literal.wanted else 'kAll'}"
 
 
 class _LimitPrinter(_Body):

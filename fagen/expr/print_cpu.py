@@ -212,7 +212,7 @@ class Printer:
         sign = {"lt": "<", "le": "<=", "eq": "=="}[node.op]
         a, b = operands
         if a.kind == "bool" and node.per_key:
-            return _Text(f"{self._as_vector(a)} == {self._as_vector(b)}", _COMPARE, "bool", True)
+            a, b = (x if x.vector else _Text(self._as_vector(x), _ATOM, "bool", True) for x in (a, b))
         if node.args[0].is_const:  # as people write it
             a, b, sign = b, a, {"<": ">", "<=": ">=", "==": "=="}[sign]
         text = f"{a.inside(_SUM)} {sign} {b.inside(_SUM)}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fagen.runtime.variant import Param
 
-from .graph import Node, below
+from .graph import Graph, Node, below
 
 # The largest length, and so position, that kernels accept: with it q - kv + kv_len stays within 32 bits.
 MAX_LENGTH = 2**28
@@ -97,3 +97,27 @@ class Sizes:
                 operands = () if part.op == "read" else part.args
                 wide[part] = not self.fits(part) or any(wide.get(arg, False) for arg in operands)
         return 64 if wide[node] else 32
+
+
+def settled(graph: Graph, root: Node, sizes: Sizes) -> Node:
+    """The root with integer comparisons that no possible value changes as constants, such as ``kv >= 0``."""
+    done: dict[Node, Node] = {}
+    for node in below((root,)):
+        made = graph.again(node, tuple(done[arg] for arg in node.args))
+        if made.op in ("lt", "le", "eq") and made.args[0].type == "int":
+            known = _comparison(made, sizes)
+            made = made if known is None else graph.truth(known)
+        done[node] = made
+    return done[root]
+
+
+def _comparison(node: Node, sizes: Sizes) -> bool | None:
+    if not all(sizes.fits(part, INT64) for part in below(node.args) if part.type == "int"):
+        return None  # what wraps may be anything
+    (a_lo, a_hi), (b_lo, b_hi) = (sizes.range(arg) for arg in node.args)
+    if node.op == "eq":
+        return False if a_hi < b_lo or b_hi < a_lo else None
+    strict = node.op == "lt"
+    if a_hi < b_lo or (a_hi == b_lo and not strict):
+        return True
+    return False if a_lo > b_hi or (a_lo == b_hi and strict) else None

@@ -6,9 +6,9 @@ import json
 import re
 
 import pytest
-
 from expr_grid import variant_of
 from expr_random import PARAMS, masks, scores
+
 from fagen.errors import PlanError
 from fagen.expr import KernelCode, emit
 from fagen.runtime.language import NAMES

@@ -148,10 +148,8 @@ inline vf tanh(vf x) {
   p = -5.37397155531256e-2f + z * p;
   p = 1.33314422036180e-1f + z * p;
   p = -3.33332819422474e-1f + z * p;
-  const vf small = x + x * z * p;
-  const vf large = 1.0f - 2.0f / (exp(a + a) + 1.0f);
-  const vf signed_large = (vf)(((vi)large & 0x7fffffff) | ((vi)x & INT32_MIN));
-  return a < 0.625f ? small : signed_large;
+  const vf size = a < 0.625f ? a + a * z * p : 1.0f - 2.0f / (exp(a + a) + 1.0f);
+  return (vf)((vi)size | ((vi)x & INT32_MIN));  // odd, -0.0 too
 }
 
 // From the exponential of -|x|, which cannot overflow: right at both ends.
@@ -258,7 +256,8 @@ inline float floor_mod(float a, float b) {
 }
 inline float floor_div(float a, float b) {
   if (b == 0.0f) return a / b;
-  const float quotient = (a - floor_mod(a, b)) / b;
+  const float rest = std::fmod(a, b);
+  const float quotient = (a - rest) / b - (rest != 0.0f && (rest < 0.0f) != (b < 0.0f) ? 1.0f : 0.0f);
   const float whole = floor(quotient);
   return quotient - whole > 0.5f ? whole + 1.0f : whole;
 }
