@@ -206,17 +206,15 @@ class _Family:
         if value is None or not isinstance(value.node, Scalar):
             return None, None
         text = written(value.node, self.spec.document)
-        node, problem = read(text, key, known, key)
-        if problem:
-            self.result.founds.append(problem)
+        node, problems = read(text, key, known, key)
+        self.result.founds += problems
         return (resolved(text, node), node) if node is not None else (None, None)
 
     def _scale(self, value: Value | None, known: Names) -> float | None:
         if value is None or not isinstance(value.node, Scalar):
             return None
-        number, problem = read_constant(written(value.node, self.spec.document), known, "scale")
-        if problem:
-            self.result.founds.append(problem)
+        number, problems = read_constant(written(value.node, self.spec.document), known, "scale")
+        self.result.founds += problems
         return None if number is None else float(number)
 
     def check_axes_used(self) -> None:

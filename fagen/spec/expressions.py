@@ -81,28 +81,22 @@ def strange(expression: Written) -> Found | None:
     return expression.found(f"{_shown(match.group())} has no meaning here", match.start())
 
 
-def read(expression: Written, expect: str, names: Names, key: str) -> tuple[Node | None, Found | None]:
-    """The tree of a mask, score or number, or what is wrong with it. Neither where a name in it is broken already."""
+def read(expression: Written, expect: str, names: Names, key: str) -> tuple[Node | None, list[Found]]:
+    """The tree of a mask, score or number, or all that is wrong with it. Neither if a name in it is broken already."""
     problem = unsafe(expression)
     if problem:
-        return None, problem
+        return None, [problem]
     words = set(_WORD.findall(expression.text))
     defines, reached = _reached(words, names.defines)
     if reached & names.broken:
-        return None, None
+        return None, []
+    params = tuple(names.params.values())
+    consts = tuple((name, value) for name, value in names.consts.items() if name in reached)
     try:
-        return (
-            _parsed(
-                expression.text,
-                expect,
-                tuple(param for name, param in names.params.items()),
-                tuple((name, value) for name, value in names.consts.items() if name in reached),
-                tuple(defines.items()),
-            ),
-            None,
-        )
+        return _parsed(expression.text, expect, params, consts, tuple(defines.items())), []
     except LanguageError as error:
-        return None, expression.found(error.message, error.start, _hint(error, expression, key))
+        every = (error, *error.others)
+        return None, [expression.found(one.message, one.start, _hint(one, expression, key)) for one in every]
 
 
 def resolved(expression: Written, node: Node) -> Expression:
@@ -111,15 +105,15 @@ def resolved(expression: Written, node: Node) -> Expression:
     return Expression(expression.text, unparse(node), place.line, place.column)
 
 
-def read_constant(expression: Written, names: Names, key: str) -> tuple[int | float | None, Found | None]:
+def read_constant(expression: Written, names: Names, key: str) -> tuple[int | float | None, list[Found]]:
     """The number a constant expression stands for, or what is wrong with it."""
-    node, problem = read(expression, "number", Names({}, names.consts, {}, names.broken), key)
+    node, problems = read(expression, "number", Names({}, names.consts, {}, names.broken), key)
     if node is None:
-        return None, problem
+        return None, problems
     try:
-        return value_of(node), None
+        return value_of(node), []
     except NoValueError as error:
-        return None, expression.found(f"`{key}`: {error}", 0)
+        return None, [expression.found(f"`{key}`: {error}", 0)]
 
 
 def misspelt(body: Written) -> Found | None:

@@ -160,15 +160,13 @@ class _Reader:
             if not self._declare(name, "constant", key.place, names.identifier_problem(name, names.MAX_INNER_NAME)):
                 continue
             assert isinstance(node, Scalar)
-            number, problem = read_constant(
-                written(node, self.document), Names({}, found, {}, frozenset(self.broken)), name
-            )
+            known = Names({}, found, {}, frozenset(self.broken))
+            number, problems = read_constant(written(node, self.document), known, name)
+            self.founds += problems
             if number is None:
                 self.broken.add(name)
             else:
                 found[name] = number
-            if problem:
-                self.founds.append(problem)
         return found
 
     def _params(self) -> dict[str, Param]:
