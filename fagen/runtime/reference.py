@@ -20,7 +20,7 @@ from .products import scores, weighted
 from .variant import Param, Variant
 
 BLOCK = 2**20  # pairs computed at once: 8 MiB a temporary, and there are about ten
-KEPT = 2**24  # pairs whose temporaries autograd may keep; beyond, they are computed again for the gradients
+KEPT = 2**22  # pairs whose temporaries autograd may keep; beyond, they are computed again for the gradients
 
 
 def reference(
@@ -136,8 +136,10 @@ def _softmax(x: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
     """
     sink = sink[:, None].expand(-1, x.shape[1], -1)
     with torch.no_grad():
-        candidates = torch.cat([x, sink, torch.full_like(x[..., :1], -torch.inf)], -1) if x.shape[2] else sink
-        top = candidates.amax(-1, keepdim=True) if candidates.shape[2] else x.new_full((*x.shape[:2], 1), -torch.inf)
+        top = x.new_full((*x.shape[:2], 1), -torch.inf)
+        for column in (x, sink):
+            if column.shape[2]:
+                top = torch.maximum(top, column.amax(-1, keepdim=True))
         top = top.masked_fill(top == -torch.inf, 0)
     weights = torch.exp(x - top)
     total = weights.sum(-1, keepdim=True) + torch.exp(sink - top).sum(-1, keepdim=True)
