@@ -30,9 +30,13 @@ def main(package: str, arguments: list[str] | None = None) -> int:
         return _list(module, options.json)
     from .check.console import check_module
 
+    try:
+        names = [module.variant(name).name for name in options.names or module.kernels]
+    except ValueError as error:
+        parser.error(str(error))
     return check_module(
         module.folder,
-        [module.variant(name).name for name in options.names] or list(module.kernels),
+        names,
         command=f"python -m {package} check",
         seed=options.seed,
         case=options.case,

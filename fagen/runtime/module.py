@@ -16,6 +16,7 @@ from .tiles import TileCounts
 from .variant import Variant
 
 if TYPE_CHECKING:
+    from .check.report import VariantReport
     from .kernel import Kernel
 
 
@@ -68,7 +69,7 @@ class Module:
         counts = self.ops[name].tile_counts(q, k, *(params[param] for param in wanted))
         return TileCounts(*counts.tolist())
 
-    def check(self, name: str, q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Any:
+    def check(self, name: str, q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> VariantReport:
         """Check variant ``name`` against the float64 reference on these tensors, gradients too: a VariantReport.
 
         ``arguments`` are scale, sink and params as the variant takes them; see runtime/check/tensors.py.

@@ -115,6 +115,7 @@ o = small.attention(q, q, q, mask="causal", fallback="reference")
 o, lse = small.attention(q, q, q, "causal", return_lse=True, slope=zeros(3))
 o = small.sink_d16.reference(q, q, q, sink=zeros(3))
 empty: int = small.tile_counts("causal_d16", q, q).empty
+good: bool = small.check("alibi_d16", q, q, q, slope=zeros(3), seed=1).verdict == "passed"
 names: list[str] = [variant.name for variant in small.variants()]
 line: str = small.causal_d16.spec_line
 """
