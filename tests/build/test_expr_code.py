@@ -200,13 +200,15 @@ def test_every_isa_and_compiler_without_a_warning(compiler: str, isa: str, tmp_p
 
 
 def test_random_masks_in_cpp_are_those_in_python_and_sound(tmp_path: Path) -> None:
-    texts = masks(250, seed=17)
+    texts = masks(200, seed=17)
     variants = [variant_of(PARAMS, mask=text, align=ALIGNS[n % 2]) for n, text in enumerate(texts)]
-    check_bounds(Compiled(variants, tmp_path, snippets=False), np.random.default_rng(6), trials=3)
+    # Without optimising: it is compiled in half the time, and what is tested is what was written.
+    compiled = Compiled(variants, tmp_path, "g++", "portable", "-O0", snippets=False)
+    check_bounds(compiled, np.random.default_rng(6), trials=3)
 
 
 def test_random_arithmetic_is_bit_for_bit_that_of_float32(tmp_path: Path) -> None:
     exact = [text for text in scores(400, seed=23, depth=4) if not re.search(r"tanh|sig|soft|exp|sin|log|\*\*", text)]
     texts = masks(40, seed=29)
-    variants = [variant_of(PARAMS, texts[n], text, ALIGNS[n % 2]) for n, text in enumerate(exact[:40])]
+    variants = [variant_of(PARAMS, texts[n], text, ALIGNS[n % 2]) for n, text in enumerate(exact[:24])]
     check_scores(Compiled(variants, tmp_path), np.random.default_rng(7), exactly=True, trials=3)

@@ -95,10 +95,10 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def all_floats() -> Any:
-    """Every 1,009th float32 of all, and those at which things change."""
+    """Every 4,999th float32 of all, and those at which things change."""
     edges = np.array([0.0, 1.0, 88.72, 88.73, -87.34, -103.97, -104.5, 0.625, 9.0, 2.0**23, 1e-45], np.float32)
     near = (edges.view(np.int32)[:, None] + np.arange(-40, 40)[None, :]).astype(np.int32).view(np.float32).reshape(-1)
-    bits = np.arange(0, 2**32, 1009, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    bits = np.arange(0, 2**32, 4999, dtype=np.uint64).astype(np.uint32).view(np.float32)
     special = np.array([np.nan, np.inf, -np.inf, -0.0], np.float32)
     found = np.concatenate([near, -near, bits, special])
     return np.concatenate([found, np.zeros(-len(found) % 16, np.float32)])

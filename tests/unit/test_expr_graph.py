@@ -16,6 +16,7 @@ from fagen.expr.emit import lowered
 from fagen.expr.graph import Graph, Node, below, round_f32
 from fagen.expr.literals import float_literal, int_literal
 from fagen.expr.sizes import Sizes
+from fagen.runtime.language import LanguageError
 
 
 def score(text: str) -> tuple[Graph, Node]:
@@ -159,7 +160,10 @@ def _grown(below_: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     st.recursive(_names, _grown, max_leaves=6), st.integers(-9, 9), st.integers(0, 9), st.integers(-(2**31), 2**31 - 1)
 )
 def test_ranges_hold_every_value(text: str, q: int, kv: int, other: int) -> None:
-    graph, node = score(f"s + ({text})")
+    try:
+        graph, node = score(f"s + ({text})")
+    except LanguageError:  # a division by a constant 0, or a constant past 64 bits
+        return
     if node.op == "name" or node.args[1].is_const:
         return
     (integer,) = node.args[1].args
