@@ -43,9 +43,9 @@ def choose_forward(variant: Variant, isa: Isa, elements: Elements) -> tuple[Forw
     tile_q, why["tile_q"] = _tile_q(variant)
     vectors = tile_kv // isa.lanes
     widest = WIDEST[isa.registers]
-    key_vectors = next(each for each in (widest, widest // 2, 1) if vectors % each == 0)
+    key_vectors = next(each for each in range(widest, 0, -1) if vectors % each == 0 and each % elements.depth == 0)
     why["key_vectors"] = (
-        f"the most, of the {widest} that leave room for {ROWS} rows of accumulators, "
+        f"of the {widest} at most that leave room for {ROWS} rows of accumulators, the most "
         f"that divide the {vectors} vectors of a tile"
     )
     value = register_tile(variant.value_dim, isa)

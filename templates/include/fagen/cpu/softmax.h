@@ -39,18 +39,21 @@ inline vf exp_weight(vf x) {
 #endif
 }
 
-// Two vectors of weights of adjacent keys, as A of the product with V.
-inline void store_weights(F32, float* to, vf first, vf second) {
-  store(to, first);
-  store(to + kLanes, second);
+// The weights of a vector of words' keys, stored as A of the product with V. Returns their sum, by lanes.
+inline vf store_weights(F32, float* to, const float* x, float m) {
+  const vf weights = exp_weight(load(x) - m);
+  store(to, weights);
+  return weights;
 }
 #if defined(__AVX512BF16__)
-inline void store_weights(Bf16Pairs, uint32_t* to, vf first, vf second) {
+inline vf store_weights(Bf16Pairs, uint32_t* to, const float* x, float m) {
+  const vf first = exp_weight(load(x) - m), second = exp_weight(load(x + kLanes) - m);
   store(to, (vu)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+  return first + second;
 }
 #endif
 
-// Takes the scores x[rows][kStride] of `keys` keys (a multiple of 2 kLanes) into the state, and leaves their weights
+// Takes the scores x[rows][kStride] of `keys` keys (whole vectors of words) into the state, and leaves their weights
 // exp(x - m) in weights[rows][kStride / Product::kDepth]. most[r] holds, by lanes, the largest x of row r. The state is
 // largest[rows], total[rows][kLanes] and o[rows][kWidth].
 template <class Product, int kStride, int kWidth>
@@ -60,19 +63,17 @@ inline void weigh(int rows, int keys, const float* x, const vf* most, float* lar
     const float now = max_lanes(most[r]);
     vf sum = load(total + r * kLanes);
     if (now > largest[r]) {
-      const vf decay = exp_weight(broadcast(largest[r] - now));
-      sum *= decay;
-      for (int d = 0; d < kWidth; d += kLanes) store(o + r * kWidth + d, load(o + r * kWidth + d) * decay);
+      if (largest[r] > -__builtin_inff()) {  // otherwise all is zero still
+        const vf decay = exp_weight(broadcast(largest[r] - now));
+        sum *= decay;
+        for (int d = 0; d < kWidth; d += kLanes) store(o + r * kWidth + d, load(o + r * kWidth + d) * decay);
+      }
       largest[r] = now;
     }
     // Where no key has a score above -inf yet, any finite reference makes all weights 0.
     const float m = largest[r] == -__builtin_inff() ? 0.0f : largest[r];
-    for (int n = 0; n < keys; n += 2 * kLanes) {
-      const vf first = exp_weight(load(x + r * kStride + n) - m);
-      const vf second = exp_weight(load(x + r * kStride + n + kLanes) - m);
-      sum += first + second;
-      store_weights(Product{}, weights + (r * kStride + n) / Product::kDepth, first, second);
-    }
+    for (int n = 0; n < keys; n += Product::kDepth * kLanes)
+      sum += store_weights(Product{}, weights + (r * kStride + n) / Product::kDepth, x + r * kStride + n, m);
     store(total + r * kLanes, sum);
   }
 }

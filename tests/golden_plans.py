@@ -1,0 +1,24 @@
+"""The variants of golden/golden.yaml, planned: each for one instruction set, so that all of them are met."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fagen.plan import Plan, plan
+from fagen.spec import expand, load
+
+FOLDER = Path(__file__).parent / "golden"
+ISAS = {
+    "full_d64": "avx512",
+    "window_d64": "avx2",
+    "alibi_d128": "avx2",
+    "gpt_oss_d64": "avx512",
+    "t5_d64": "avx512",
+    "tree_d128": "portable",
+    "natten_d64": "portable",
+}
+
+
+def golden_plans() -> list[Plan]:
+    spec = load(FOLDER / "golden.yaml")
+    return [plan(variant, isa=ISAS.get(variant.name, "avx512_bf16"), spec=spec.name) for variant in expand(spec)]

@@ -1,0 +1,118 @@
+"""The planner: every choice explained, within its limits, and carried through JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from golden_plans import golden_plans
+
+from fagen.errors import PlanError
+from fagen.plan import Plan, plan
+from fagen.plan.registers import ROWS, register_tile
+from fagen.runtime.variant import Tiles, Variant
+from fagen.target import ISAS, TARGETS, native_isa, resolve_isa
+
+
+def variant(**fields: object) -> Variant:
+    return Variant(**{"name": "v", "head_dim": 64, "value_dim": 64, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("planned", golden_plans(), ids=lambda planned: planned.variant.name)
+def test_every_choice_has_a_reason(planned: Plan) -> None:
+    fields = {field.name for field in dataclasses.fields(planned.forward)}
+    if planned.backward is not None:
+        fields |= {f"backward.{field.name}" for field in dataclasses.fields(planned.backward)}
+    assert fields | {"isa", "schedule", "product", "backward"} <= set(planned.why)
+    assert all(reason.strip() for reason in planned.why.values())
+
+
+@pytest.mark.parametrize("planned", golden_plans(), ids=lambda planned: planned.variant.name)
+def test_json_round_trip(planned: Plan) -> None:
+    assert Plan.from_json(json.loads(json.dumps(planned.to_json()))) == planned
+
+
+@pytest.mark.parametrize("isa", ISAS.values(), ids=lambda isa: isa.name)
+def test_register_tiles_fit(isa: object) -> None:
+    for columns in range(1, 1025):
+        tile = register_tile(columns, isa)  # type: ignore[arg-type]
+        width = tile.vectors * tile.panels * isa.lanes  # type: ignore[attr-defined]
+        assert columns <= width < columns + tile.vectors * isa.lanes  # type: ignore[attr-defined]
+        assert ROWS * tile.vectors + tile.vectors + 1 <= isa.registers  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_sizes_for_any_head_dim(isa: str, dtype: str) -> None:
+    lanes = ISAS[isa].lanes
+    for size in (1, 7, 64, 65, 128, 256, 576, 1024):
+        forward = plan(variant(head_dim=size, value_dim=size, dtype=dtype, backward=False), isa=isa).forward
+        assert forward.tile_kv % (forward.key_vectors * lanes) == 0
+        assert forward.value_panels * forward.value_vectors * lanes >= size
+        assert 1 <= forward.rows <= forward.tile_q
+        # A tile of keys, and the rows of an item, stay in half of a second-level cache of 1 MiB.
+        assert forward.tile_kv <= 64 or forward.tile_kv * 2 * size * 4 <= 512 << 10
+        assert forward.tile_q <= 24 or forward.tile_q * 2 * size * 4 <= 512 << 10
+
+
+def test_bf16_is_multiplied_as_bf16_only_where_the_cpu_does() -> None:
+    for isa in ISAS.values():
+        for dtype in ("f32", "bf16", "f16"):
+            why = plan(variant(dtype=dtype, backward=False), isa=isa.name).why["product"]
+            assert ("pairs of bf16" in why) == (isa.bf16_dots and dtype == "bf16")
+
+
+def test_tiles_of_the_spec_are_kept() -> None:
+    planned = plan(variant(tiles=Tiles(q=40, kv=96)))
+    assert (planned.forward.tile_q, planned.forward.tile_kv) == (40, 96)
+    assert planned.why["tile_q"] == "the spec's tiles.q"
+
+
+@pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120"])
+def test_targets_without_a_schedule_say_so(name: str) -> None:
+    with pytest.raises(PlanError, match=f"the schedule `{TARGETS[name].schedule}` for {name} is not built yet"):
+        plan(variant(dtype="f16"), name)
+
+
+def test_all_problems_at_once() -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(variant(head_dim=0, value_dim=5000, dtype="f64", tiles=Tiles(q=0, kv=24, stages=2)))
+    text = str(caught.value)
+    for part in ("head_dim 0", "value_dim 5000", "no f64", "tiles.q 0", "tiles.kv 24", "tiles.stages"):
+        assert part in text
+    assert caught.value.exit_code == 3
+
+
+def test_turing_has_no_bf16() -> None:
+    with pytest.raises(PlanError, match="sm_75 has no bf16 kernels"):
+        plan(variant(dtype="bf16"), "sm_75")
+
+
+def test_an_unknown_target_is_named() -> None:
+    with pytest.raises(PlanError, match="unknown target `sm_42`"):
+        plan(variant(), "sm_42")
+
+
+def test_the_variant_chooses_its_isa_before_the_caller_does() -> None:
+    assert plan(variant(isa="avx2"), isa="portable").isa == "avx2"
+    assert plan(variant(), isa="portable").isa == "portable"
+    assert plan(variant()).isa == native_isa() == resolve_isa("native")
+
+
+def test_the_target_table() -> None:
+    assert [name for name, target in TARGETS.items() if target.built] == ["cpu"]
+    for target in TARGETS.values():
+        assert target.sources and 64 in target.head_dim and 128 in target.value_dim
+        assert (target.device is None) == (target.name == "cpu")
+        if target.device is not None:
+            # The driver keeps a KiB of shared memory from each block from sm_80 on.
+            kept = 0 if target.name == "sm_75" else 1024
+            assert target.device.shared_per_block == target.device.shared_per_sm - kept
+            assert (target.device.tensor_memory > 0) == (target.schedule == "tcgen05")
+
+
+def test_the_isa_table() -> None:
+    assert list(ISAS) == ["avx512_bf16", "avx512", "avx2", "portable"]
+    for better, worse in zip(ISAS.values(), list(ISAS.values())[1:], strict=False):
+        assert set(better.features) > set(worse.features) and better.lanes >= worse.lanes
