@@ -66,7 +66,7 @@ def _was_killed(failure: Failure) -> bool:
 
 
 def _keep(failure: Failure, kept: Path) -> Path:
-    """Copy what the command reads to ``kept``; the path to show is relative if it is below the current folder."""
+    """Copy what the command reads to ``kept``; returns the path to show."""
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
     source = failure.folder / failure.file
@@ -75,7 +75,12 @@ def _keep(failure: Failure, kept: Path) -> Path:
     if (failure.folder / "include").is_dir():
         shutil.copytree(failure.folder / "include", kept / "include")
     (kept / "error.txt").write_text(f"{shlex.join(failure.command)}\n{failure.output}", encoding="utf-8")
+    return shown_path(kept)
+
+
+def shown_path(path: Path) -> Path:
+    """A path as people want to read it: relative if it is below the current folder."""
     try:
-        return Path(os.path.relpath(kept)) if kept.is_relative_to(Path.cwd()) else kept
-    except OSError:
-        return kept
+        return Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path
+    except OSError:  # the current folder is gone
+        return path

@@ -27,8 +27,9 @@ class Job:
     """One module to build.
 
     ``fill`` writes all files of the module but the library and the manifest into the folder it is given. ``check``
-    imports the module from the folder it is given and returns what the manifest adds for it; it raises
-    :class:`CheckError` if a variant is wrong. ``inputs`` is equal for two jobs that give the same module.
+    imports the module from the first folder it is given and returns what the manifest adds for it; it raises
+    :class:`CheckError` if a variant is wrong, and then the module is kept in the second. ``inputs`` is equal for two
+    jobs that give the same module.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Job:
     manifest: Mapping[str, Any]
     check_level: str
     fill: Callable[[Path], None]
-    check: Callable[[Path, Progress], Mapping[str, Any]]
+    check: Callable[[Path, Path, Progress], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _build(job: Job, places: Places, tools: Tools, private: Path, jobs: int | No
     job.fill(module)
     write_manifest(module, job.manifest)
     try:
-        outcome.checks = job.check(module, progress)
+        outcome.checks = job.check(module, places.failed / job.name, progress)
     except CheckError:
         _keep_failed(module, places)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..target import ISAS
 from ..toolchain import OLDEST_TORCH, Compiler, Torch
 from .cache import Cache
 from .compile import Unit
+from .failure import shown_path
 from .job import Job
 from .keys import Headers, digest, object_key, read_headers
 from .planning import plan_spec, render_plan
@@ -64,12 +66,13 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
                 (folder / name).write_text(text, encoding="utf-8")
         shutil.copytree(_RUNTIME, folder / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
 
-    def run_check(folder: Path, progress: Progress) -> Mapping[str, Any]:
+    def run_check(folder: Path, kept: Path, progress: Progress) -> Mapping[str, Any]:
         if check == "off":
             return {}
         from ..check import check_module
 
-        return check_module(folder, level=check, cache=cache, progress=progress)
+        command = f"fagen check {shlex.quote(str(shown_path(kept)))} -v"
+        return check_module(folder, level=check, cache=cache, progress=progress, command=command)
 
     return Job(
         name=spec.name,

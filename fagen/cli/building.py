@@ -8,8 +8,9 @@ from pathlib import Path
 import typer
 
 from ..build import BuildResult, build
+from ..build.failure import shown_path
 from ..build.published import LEVELS
-from .output import print_json, progress_for_terminal, shown_path
+from .output import print_json, progress_for_terminal
 
 
 def build_all(specs: Sequence[Path], out: Path, check: str, jobs: int | None, *, force: bool, as_json: bool) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from ..build.failure import shown_path
 from ..build.planning import plan_spec
 from ..build.published import read_manifest
 from ..errors import Problem, SpecError
@@ -13,7 +14,7 @@ from ..explain import explain
 from ..plan import Plan
 from ..resources import specs_dir
 from ..spec import expand, load
-from .output import print_json, shown_path
+from .output import print_json
 from .size import parse_size
 
 
@@ -33,13 +34,13 @@ def _find(name: str, spec: Path | None, out: Path) -> Plan:
         for entry in (read_manifest(path.parent) or {"variants": []})["variants"]:
             if entry["variant"]["name"] == name:
                 return Plan.from_json(entry["plan"])
-        places.append(shown_path(path.parent.absolute()))
+        places.append(str(shown_path(path.parent.absolute())))
     for path in [spec] if spec is not None else sorted(specs_dir().rglob("*.yaml")):
         loaded = load(path)
         for variant in expand(loaded):
             if variant.name == name:
                 return plan_spec(loaded, [variant])[0]
-        places.append(shown_path(path.absolute()))
+        places.append(str(shown_path(path.absolute())))
     raise SpecError(
         Problem(f"no variant {name} in {', '.join(places)}", hint="`fagen list SPEC` lists them, --spec names one")
     )

@@ -8,10 +8,11 @@ from typing import Any
 
 import typer
 
+from ..build.failure import shown_path
 from ..build.published import read_manifest
 from ..errors import Problem, SpecError
 from ..resources import specs_dir
-from .output import print_json, print_table, shown_path
+from .output import print_json, print_table
 
 _COLUMNS = ("variant", "head dim", "dtype", "layout", "backward", "mask", "score")
 
@@ -22,8 +23,8 @@ def list_all(out: Path, *, as_json: bool) -> None:
     for path in sorted(out.glob("*/manifest.json")):
         manifest = read_manifest(path.parent)
         if manifest is not None:
-            modules.append({"folder": shown_path(path.parent), **_summary(manifest)})
-    specs = [shown_path(path) for path in sorted(specs_dir().rglob("*.yaml"))]
+            modules.append({"folder": str(shown_path(path.parent)), **_summary(manifest)})
+    specs = [str(shown_path(path)) for path in sorted(specs_dir().rglob("*.yaml"))]
     if as_json:
         print_json({"modules": modules, "specs": specs})
         return

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -64,8 +62,3 @@ def progress_for_terminal() -> Progress:
 
         return Bar()
     return Plain()
-
-
-def shown_path(path: Path) -> str:
-    """A path as people want to read it: relative if it is below the current folder."""
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

@@ -44,7 +44,7 @@ def small_job(
         time.sleep(pause)
         (folder / "value.txt").write_text(str(value))
 
-    def check(folder: Path, progress: Progress) -> dict[str, object]:
+    def check(folder: Path, kept: Path, progress: Progress) -> dict[str, object]:
         if read_value(folder) != value:
             raise CheckError("wrong value")
         return {"checked": value}
