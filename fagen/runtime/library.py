@@ -15,26 +15,26 @@ import torch
 _LOADED = vars(torch.ops).setdefault("_fagen_loaded", (threading.Lock(), {}))
 
 
-def load(folder: Path, manifest: Mapping[str, Any], register: Callable[[torch.library.Library], Any]) -> Any:
-    """Load the library of the module in ``folder`` and return what ``register`` made of its namespace.
+def load(folder: Path, manifest: Mapping[str, Any], register: Callable[[torch.library.Library], None]) -> None:
+    """Load the library of the module in ``folder``, and let ``register`` add to its namespace what is in Python.
 
-    A namespace that is loaded already, also through another copy of the folder, is left as it is, and what was made
-    of it then comes back: a namespace names one build. ``ImportError`` says why a library cannot be loaded.
+    A namespace that is loaded already, also through another copy of the folder, is left as it is: it names one build.
+    ``ImportError`` says why a library cannot be loaded.
     """
     require_torch(manifest)
     require_cpu(manifest)
     lock, loaded = _LOADED
     namespace = manifest["namespace"]
     with lock:
-        if namespace not in loaded:
-            path = folder / manifest["library"]
-            try:
-                torch.ops.load_library(str(path))
-            except OSError as error:
-                raise ImportError(f"fagen module {manifest['name']}: cannot load {path}: {error}") from error
-            fragment = torch.library.Library(namespace, "FRAGMENT")
-            loaded[namespace] = (fragment, register(fragment))
-        return loaded[namespace][1]
+        if namespace in loaded:
+            return
+        path = folder / manifest["library"]
+        try:
+            torch.ops.load_library(str(path))
+        except OSError as error:
+            raise ImportError(f"fagen module {manifest['name']}: cannot load {path}: {error}") from error
+        loaded[namespace] = torch.library.Library(namespace, "FRAGMENT")
+        register(loaded[namespace])
 
 
 def require_torch(manifest: Mapping[str, Any]) -> None:
@@ -45,17 +45,19 @@ def require_torch(manifest: Mapping[str, Any]) -> None:
 
 
 def require_cpu(manifest: Mapping[str, Any]) -> None:
-    """``ImportError`` where the CPU lacks an instruction set that the kernels were compiled for."""
-    needed = manifest["isa"]["features"]
-    if not needed:
-        return
+    """``ImportError`` where the CPU is another, or lacks an instruction set that the kernels were compiled for."""
+    name, isa, spec_file = manifest["name"], manifest["isa"], manifest["spec"]["file"]
+    if isa["machine"] != platform.machine():
+        raise ImportError(
+            f"fagen module {name} was built for {isa['machine']}, and this machine is {platform.machine()}: "
+            f"build {spec_file} here"
+        )
     present = cpu_features()
-    missing = [feature for feature in needed if _plain(feature) not in present] if present is not None else []
+    missing = [each for each in isa["features"] if _plain(each) not in present] if present is not None else []
     if missing:
         raise ImportError(
-            f"fagen module {manifest['name']} was built for a CPU with {', '.join(needed)} (isa: "
-            f"{manifest['isa']['name']}), and this one ({platform.machine()}) lacks {', '.join(missing)}: build it "
-            f"here, or with a lower isa: in {manifest['spec']['file']}"
+            f"fagen module {name} was built for a CPU with {', '.join(isa['features'])} (isa: {isa['name']}), and this "
+            f"one lacks {', '.join(missing)}: build {spec_file} here, or set a lower isa: in it"
         )
 
 

@@ -36,15 +36,17 @@ class Module:
         self._variants = {
             entry["variant"]["name"]: Variant.from_json(entry["variant"]) for entry in self.manifest["variants"]
         }
-        self.ops: dict[str, ops.Ops] = library.load(folder, self.manifest, self._register)
+        library.load(folder, self.manifest, self._register)
+        self.ops = {name: ops.find(self.manifest["namespace"], variant) for name, variant in self._variants.items()}
         self.kernels: dict[str, Kernel] = {}
         self._dispatcher = Dispatcher(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _module_named, (self.name,)  # pickled and copied as what the package of that name loads
 
-    def _register(self, fragment: torch.library.Library) -> dict[str, ops.Ops]:
-        return {name: ops.register(fragment, variant) for name, variant in self._variants.items()}
+    def _register(self, fragment: torch.library.Library) -> None:
+        for variant in self._variants.values():
+            ops.register(fragment, variant)
 
     def add(self, kernel: Kernel) -> None:
         """Called by each kernel as it is made."""

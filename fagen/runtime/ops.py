@@ -21,16 +21,21 @@ class Ops:
     backward: Any | None
 
 
-def register(library: torch.library.Library, variant: Variant) -> Ops:
-    """Give the ops of ``variant`` in ``library``'s namespace their fakes and their autograd formulas."""
-    space = getattr(torch.ops, library.ns)
+def find(namespace: str, variant: Variant) -> Ops:
+    """The ops of ``variant``, once its library is loaded."""
+    space = getattr(torch.ops, namespace)
     name = variant.name
-    ops = Ops(
+    return Ops(
         forward=getattr(space, f"{name}_forward").default,
         forward_out=getattr(space, f"{name}_forward_out").default,
         tile_counts=getattr(space, f"{name}_tile_counts").default,
         backward=getattr(space, f"{name}_backward").default if variant.backward else None,
     )
+
+
+def register(library: torch.library.Library, variant: Variant) -> None:
+    """Give the ops of ``variant`` in ``library``'s namespace their fakes and their autograd formulas."""
+    ops = find(library.ns, variant)
     for op, fake in (
         (ops.forward, fakes.forward),
         (ops.forward_out, fakes.forward_out),
@@ -41,4 +46,3 @@ def register(library: torch.library.Library, variant: Variant) -> Ops:
             torch.library.register_fake(op, fake(variant), lib=library)
     if ops.backward is not None:
         formula.register(library, variant, ops.forward, ops.backward)
-    return ops

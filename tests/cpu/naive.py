@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import torch
 
 from fagen.render_module import HOST_FLAGS, LINK_FLAGS, render_module
 from fagen.resources import templates_dir
+from fagen.runtime.fakes import DTYPES
 from fagen.runtime.language import parse, unparse
 from fagen.runtime.variant import Expression, Param, Variant
 
@@ -65,7 +67,8 @@ def draw(
     sizes = {"B": B, "H": H, "Hk": Hk, "Sq": Sq, "Skv": Skv, "n": max(Sq, Skv)}
     for param in variant.params:
         shape = [sizes.get(str(extent), extent) for extent in param.shape]
-        named[param.name] = torch.randint(0, 2, shape, dtype=torch.int32) if param.dtype == "i32" else torch.rand(shape)
+        numbers = torch.randint(0, 2, shape) if param.dtype == "i32" else torch.rand(shape)
+        named[param.name] = numbers.to(DTYPES[param.dtype])
     dims = ((Sq, H, variant.head_dim), (Skv, Hk, variant.head_dim), (Skv, Hk, variant.value_dim))
     return tuple(tensor(*each) for each in dims), named
 
@@ -111,7 +114,7 @@ def publish(
         "namespace": namespace,
         "library": library,
         "torch": ">=2.10",
-        "isa": {"name": "portable", "features": list(features)},
+        "isa": {"name": "portable", "features": list(features), "machine": platform.machine()},
         "target": "cpu",
         "spec": {"file": f"{folder.name}.yaml", "sha256": "0" * 64},
         "variants": [{"variant": variant.to_json()} for variant in variants],

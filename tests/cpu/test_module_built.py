@@ -18,6 +18,7 @@ from torch.library import opcheck
 from views import elsewhere
 
 from fagen.runtime.check.cases import Tiling, cases
+from fagen.runtime.fakes import DTYPES
 
 SPEC = """
 fagen: 1
@@ -26,17 +27,17 @@ target: cpu
 defaults: {backward: true}
 params:
   slope: {dtype: f32, shape: [H], grad: true}
-  bias: {dtype: f32, shape: [B, H, Sq, Skv], grad: true}
+  temper: {dtype: f32, shape: [], grad: true}
+  bias: {dtype: f16, shape: [B, H, Sq, Skv], grad: true}
   doc: {dtype: i32, shape: [B, n]}
 variants:
   - {name: causal_f32, head_dim: 16, dtype: f32, mask: causal}
   - {name: packed_bf16, head_dim: 24, value_dim: 8, dtype: bf16, layout: bhsd, sink: true,
      mask: "causal and document(doc)", score: alibi(slope)}
-  - {name: bias_f16, head_dim: 16, dtype: f16, score: "s + bias[b, h, i, j]"}
+  - {name: bias_f16, head_dim: 16, dtype: f16, score: "s * temper + bias[b, h, i, j]"}
 """
 NAMES = ("causal_f32", "packed_bf16", "bias_f16")
 EVERY = pytest.mark.parametrize("name", NAMES)
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 TOLERANCE = {"f32": 2e-5, "bf16": 3e-2, "f16": 4e-3}
 
 
@@ -167,7 +168,7 @@ def test_compiled_over_lengths(built: ModuleType) -> None:
 
 def test_manifest_says_what_the_front_shows(built: ModuleType) -> None:
     assert [variant.name for variant in built.variants()] == list(NAMES)
-    assert built.causal_f32.spec_line == "built.yaml:11"
+    assert built.causal_f32.spec_line == "built.yaml:12"
     folder = Path(built.__file__ or "").parent
     assert (folder / "py.typed").exists() and (folder / "__init__.pyi").exists()
 
