@@ -1,0 +1,74 @@
+"""`fagen explain`: the tile map against the mask itself, the costs against sums done by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fagen.cli.size import parse_size
+from fagen.costs import ProblemSize, costs, operations
+from fagen.explain import explain
+from fagen.plan import Plan, plan
+from fagen.resources import specs_dir
+from fagen.spec import expand, load
+from fagen.tilemap import FULL, IN_VAIN, PARTIAL, SKIPPED, tile_map
+
+READY = {variant.name: variant for variant in expand(load(specs_dir() / "cpu.yaml"))}
+SIZES = ("S1024", "S1000", "Sq300,Skv2000", "Sq2000,Skv300", "S97", "Sq1,Skv777")
+
+
+def _plan(name: str) -> Plan:
+    return plan(READY[name], "cpu", isa="avx2")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", [name for name in READY if not name.endswith("_bf16")])
+def test_ready_specs_visit_no_tile_in_vain(name: str, size: str) -> None:
+    assert tile_map(_plan(name), parse_size(size)).count(IN_VAIN) == 0
+
+
+def test_the_map_of_a_causal_mask() -> None:
+    found = tile_map(_plan("causal_d64"), ProblemSize(q_len=1000, kv_len=1000))
+    tile_q, tile_kv = found.tile_q, found.tile_kv
+    for y, row in enumerate(found.rows):
+        first, last = y * tile_q, min(y * tile_q + tile_q, 1000) - 1
+        for x, kind in enumerate(row):
+            near, far = x * tile_kv, min(x * tile_kv + tile_kv, 1000) - 1
+            assert kind == (SKIPPED if near > last else FULL if far <= first else PARTIAL)
+    assert found.admitted == 1000 * 1001 / 2
+    assert found.count(FULL) + found.count(PARTIAL) + found.count(SKIPPED) == found.total
+
+
+def test_a_large_map_is_drawn_small() -> None:
+    lines = list(tile_map(_plan("causal_d64"), ProblemSize(q_len=12000, kv_len=12000)).lines())
+    assert max(map(len, lines[:-2])) <= 70 and len(lines) < 70
+    assert lines[-2].startswith("  (a character is ")
+
+
+def test_costs_by_hand() -> None:
+    size = ProblemSize(batch=2, heads=4, kv_heads=2, q_len=100, kv_len=200)
+    found = explain(_plan("full_d64"), size)
+    pairs = 2 * 4 * 100 * 200
+    forward, backward = found.costs
+    assert forward.operations == 2 * pairs * 128 == operations(READY["full_d64"], pairs, "forward")
+    assert backward.operations == 2 * pairs * 320 == operations(READY["full_d64"], pairs, "backward")
+    q, kv, lse = 2 * 4 * 100 * 64 * 4, 2 * 2 * 200 * 64 * 4, 2 * 4 * 100 * 4
+    assert forward.moved == q + 2 * kv + q + lse
+    assert forward.moved_unfused == forward.moved + pairs * (4 + 4 + 4 + 4)
+    assert forward.extra_unfused == pairs * 8
+    assert str(costs(READY["full_d64"], "forward").operations) == "256*pairs"
+
+
+def test_the_text_names_every_choice_with_its_reason() -> None:
+    planned = _plan("window_d64")
+    text = explain(planned, ProblemSize()).text()
+    for name, why in planned.why.items():
+        assert f"  {name}" in text and why in text
+    assert "causal and q - kv < W" in text and "that is: kv <= q and q - kv < 256" in text
+
+
+def test_json_holds_what_the_text_says() -> None:
+    found = explain(_plan("documents_d64"), ProblemSize(q_len=500, kv_len=500)).to_json()
+    assert found["tiles"]["total"] == sum(map(len, found["tiles"]["map"]))
+    assert found["tiles"]["partial"] > found["tiles"]["empty"] == 0
+    assert {cost["direction"] for cost in found["costs"]} == {"forward", "backward"}
+    assert all(choice["why"] for choice in found["choices"])
