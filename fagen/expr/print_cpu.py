@@ -74,6 +74,7 @@ class Printer:
         self._params = params
         self._sizes = Sizes(params)
         self._prefix = prefix
+        self._own = "" if prefix == "t" else prefix  # of names that say more than a number
         self._texts: dict[Node, _Text] = {}
         self._names: set[str] = set()
         self._temporaries = 0
@@ -128,12 +129,11 @@ class Printer:
         return _Text(name, _ATOM, text.kind, text.vector)
 
     def _read_name(self, node: Node) -> str:
-        prefix = "" if self._prefix == "t" else self._prefix
         if not node.args:
-            return f"{prefix}{array_name(str(node.value))}_0"
+            return f"{self._own}{array_name(str(node.value))}_0"
         if all(index.op == "name" or (index.is_const and index.integer >= 0) for index in node.args):
-            return f"{prefix}{array_name(str(node.value))}_" + "_".join(str(index.value) for index in node.args)
-        return f"{prefix}{array_name(str(node.value))}_1"
+            return f"{self._own}{array_name(str(node.value))}_" + "_".join(str(index.value) for index in node.args)
+        return f"{self._own}{array_name(str(node.value))}_1"
 
     # ---- conversions ----
 
@@ -262,7 +262,7 @@ class Printer:
         access = classify(self._graph, node)
         array = array_name(str(node.value))
         if access.kind == "run":
-            line = self._fresh(f"{'' if self._prefix == 't' else self._prefix}{array}_line1")
+            line = self._fresh(f"{self._own}{array}_line1")
             self.row.append(f"const auto {line} = {self.line(node, access, array)};")
             return f"{line}.{'run' if access.direction == 1 else 'reversed_run'}({self.run_start(node, access)})"
         call = "gather" if access.kind == "gather" else "load"
@@ -277,7 +277,7 @@ class Printer:
     def line(self, read: Node, access: Access, array: str) -> str:
         """The line that a run moves along."""
         indices = ["0" if axis == access.axis else self.index(arg) for axis, arg in enumerate(read.args)]
-        return f"{array}.template line<{access.axis}>({', '.join(indices)})".replace("template ", "")
+        return f"{array}.line<{access.axis}>({', '.join(indices)})"
 
     def run_start(self, read: Node, access: Access) -> str:
         """The index of lane 0 of a run."""

@@ -41,6 +41,7 @@ SCORES = [
     "s + abs(q * q * q - kv * kv * kv) / 1000",
     "s + (wide[b] % 7) * kv // 3 + kv // -5 - q % 3",
     "slope[h]",
+    "s * heat[b, h] + tanh(heat[b, h])",
     "s + rel[h, kv + at[q]] * rel[h, at[q] - kv]",
     "s * (2 if flag == glob[b, kv] else 3)",
 ]
