@@ -37,10 +37,10 @@ def plan(variant: Variant, target: str = "cpu", isa: str = "native", *, spec: st
     ``spec`` is the name of the spec it is from, for the first line of its sources. Raises PlanError, with everything
     that is wrong, if the target cannot do what the variant asks or has no schedule yet.
     """
-    found = problems(variant, target)
+    chosen = ISAS[resolve_isa(variant.isa if variant.isa != "native" else isa)]
+    found = problems(variant, target, chosen)
     if found:
         raise PlanError(found)
-    chosen = ISAS[resolve_isa(variant.isa if variant.isa != "native" else isa)]
     elements = choose_elements(variant, chosen)
     code = emit(variant, CPU_VECTOR)
     forward, why = choose_forward(variant, chosen, elements)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from ..errors import Problem
 from ..runtime.variant import Variant
-from ..target import ISAS, TARGETS, Target, resolve_isa
+from ..target import TARGETS, Isa, Target
 
 _LARGEST_TILE = 4096
 
 
-def problems(variant: Variant, target_name: str) -> tuple[Problem, ...]:
-    """Everything that keeps ``variant`` from being built for a target; none if it can be."""
+def problems(variant: Variant, target_name: str, isa: Isa) -> tuple[Problem, ...]:
+    """Everything that keeps ``variant`` from being built for a target (and an ``isa``, on the CPU); none if it can be."""
     target = TARGETS.get(target_name)
     if target is None:
         return (Problem(f"{variant.name}: unknown target `{target_name}`", hint=f"targets are {', '.join(TARGETS)}"),)
@@ -20,7 +20,7 @@ def problems(variant: Variant, target_name: str) -> tuple[Problem, ...]:
     if not target.built:
         found.append(Problem(f"{variant.name}: the schedule `{target.schedule}` for {target.name} is not built yet"))
     elif target.name == "cpu":
-        found.extend(_cpu_tiles(variant))
+        found.extend(_cpu_tiles(variant, isa))
     return tuple(found)
 
 
@@ -36,9 +36,8 @@ def _sizes(variant: Variant, target: Target) -> Iterator[Problem]:
             yield Problem(f"{variant.name}: {key} {size} is not built for {target.name}", hint=f"it takes {dims}")
 
 
-def _cpu_tiles(variant: Variant) -> Iterator[Problem]:
+def _cpu_tiles(variant: Variant, isa: Isa) -> Iterator[Problem]:
     tiles = variant.tiles
-    isa = ISAS[resolve_isa(variant.isa)]
     # Pairs of bf16 are adjacent keys in two vectors.
     step = isa.lanes * (2 if isa.bf16_dots and variant.dtype == "bf16" else 1)
     if tiles.stages is not None:
