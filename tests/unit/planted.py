@@ -1,4 +1,4 @@
-"""A stand-in for a compiled variant: the algorithm of the kernels in plain torch, tile by tile, with faults to order."""
+"""A stand-in for a compiled variant: the kernels' algorithm in plain torch, tile by tile, with faults to order."""
 
 from __future__ import annotations
 
@@ -140,7 +140,9 @@ class Planted:
             extra = args.sink[:, None] * (args.scale if self.has("sink-scaled") else 1.0)
             new = torch.maximum(top, extra)
             alpha = torch.exp(torch.where(new == -math.inf, 0.0, top - new))
-            total = total * alpha + torch.exp(extra - new) * (2.0 if self.has("sink-twice") and keys > self.tile else 1.0)
+            total = total * alpha + torch.exp(extra - new) * (
+                2.0 if self.has("sink-twice") and keys > self.tile else 1.0
+            )
             o, top = o * alpha, new
         empty = total == 0
         o = torch.where(empty, args.v.mean(1, keepdim=True) if self.has("o-empty") and keys else 0.0, o / total)
@@ -164,14 +166,18 @@ class Planted:
         if self.has("scale"):
             scale = None
         if self.has("rows-of-one-batch"):
-            params = {name: tensor[:1].expand(tensor.shape) if tensor.dim() else tensor for name, tensor in params.items()}
+            params = {
+                name: tensor[:1].expand(tensor.shape) if tensor.dim() else tensor for name, tensor in params.items()
+            }
         args = arguments(variant, q, k, v, scale, sink, params, torch.float32, None)
         group = args.extents["H"] // args.extents["Hk"]
         if group > 1 and self.has("head", "group"):
+
             def reread(tensor: Tensor) -> Tensor:
                 heads = tensor.unflatten(0, (-1, args.extents["H"]))[:, ::group]
                 chosen = [0 if self.has("head") else h % heads.shape[1] for h in range(args.extents["H"])]
                 return heads[:, chosen].flatten(0, 1)
+
             args = replace(args, k=reread(args.k), v=reread(args.v))
         if self.has("batch"):
             first = slice(0, args.extents["H"])
@@ -183,7 +189,9 @@ class Planted:
         number = torch.arange(args.q.shape[0])
         i = torch.arange(args.q.shape[1])
         heads = args.extents["H"]
-        names = names_of(variant, args.extents, (number // heads)[:, None, None], (number % heads)[:, None, None], i[:, None])
+        names = names_of(
+            variant, args.extents, (number // heads)[:, None, None], (number % heads)[:, None, None], i[:, None]
+        )
         shape = (args.q.shape[0], args.q.shape[1], args.k.shape[1])
         keys = shape[-1]
         allowed = torch.ones(shape, dtype=torch.bool)
@@ -212,15 +220,26 @@ class Planted:
         return args, torch.where(allowed, final, -math.inf), allowed, (s, x, leaves)
 
     def backward(
-        self, d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, scale: Any,
-        sink: Any, params: Any,
+        self,
+        d_o: Tensor,
+        d_lse: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        o: Tensor,
+        lse: Tensor,
+        scale: Any,
+        sink: Any,
+        params: Any,
     ) -> dict[str, Tensor]:
         variant, dtype = self.variant, DTYPES[self.variant.dtype]
         q, k, v, o, lse = (tensor.detach() for tensor in (q, k, v, o, lse))
         sink = None if sink is None else sink.detach()
         args, x, allowed, (s, graph, leaves) = self.scores(q, k, v, scale, sink, params)
         lse = lse.reshape(x.shape[0], x.shape[1], 1)
-        by_head = (lambda t: t.transpose(1, 2).flatten(0, 1)) if variant.layout == "bshd" else (lambda t: t.flatten(0, 1))
+        by_head = (
+            (lambda t: t.transpose(1, 2).flatten(0, 1)) if variant.layout == "bshd" else (lambda t: t.flatten(0, 1))
+        )
         d_o, o = by_head(d_o).float(), by_head(o).float()
         safe = torch.where(lse == -math.inf, 0.0, lse)
         p = torch.exp(x - safe)
@@ -240,7 +259,11 @@ class Planted:
             d_q = torch.zeros_like(args.q)
             for tile in range(0, x.shape[-1], self.tile):
                 part = slice(tile, tile + self.tile)
-                d_q = (d_q + args.scale * weighted(d_s[..., part], args.k[:, part], allowed[..., part])).bfloat16().float()
+                d_q = (
+                    (d_q + args.scale * weighted(d_s[..., part], args.k[:, part], allowed[..., part]))
+                    .bfloat16()
+                    .float()
+                )
         rows = d_s[:, :-1] if self.has("dk-tail") else d_s
         d_k = weighted(rows.mT, args.q[:, : rows.shape[1]], allowed[:, : rows.shape[1]].mT) * args.scale
         d_v = weighted(p.to(dtype).float().mT, d_o, allowed.mT)
@@ -313,6 +336,11 @@ def variant(
         return Expression(text, unparse(parse(text, params={param.name: param for param in params}, expect=expect)))
 
     return Variant(
-        name, head_dim, value_dim or head_dim, mask=expression(mask, "mask"), score=expression(score, "score"),
-        params=params, **settings,
+        name,
+        head_dim,
+        value_dim or head_dim,
+        mask=expression(mask, "mask"),
+        score=expression(score, "score"),
+        params=params,
+        **settings,
     )

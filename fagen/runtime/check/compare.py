@@ -51,9 +51,7 @@ def expect(variant: Variant, inputs: Inputs, *, gradients: bool) -> Expected:
     wide = {name: tensor.double() for name, tensor in tensors}
     params = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in inputs.params.items()}
     sink = None if inputs.sink is None else inputs.sink.double()
-    want = differentiate(
-        variant, reference, wide["q"], wide["k"], wide["v"], sink, params, inputs, gradients=gradients
-    )
+    want = differentiate(variant, reference, wide["q"], wide["k"], wide["v"], sink, params, inputs, gradients=gradients)
     base = differentiate(
         variant, baseline, inputs.q, inputs.k, inputs.v, inputs.sink, inputs.params, inputs, gradients=gradients
     )
@@ -99,4 +97,3 @@ def differentiate(
     for (name, leaf), value in zip(leaves.items(), gradient, strict=True):
         found[name] = torch.zeros_like(leaf) if value is None else value.detach()
     return found
-

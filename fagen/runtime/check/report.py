@@ -95,7 +95,7 @@ class CheckReport:
 
     @property
     def verdict(self) -> str:
-        """"failed" if any variant failed, else "partial" if any is partial, else "passed"."""
+        """ "failed" if any variant failed, else "partial" if any is partial, else "passed"."""
         verdicts = {report.verdict for report in self.variants}
         return next((verdict for verdict in (FAILED, PARTIAL) if verdict in verdicts), PASSED)
 

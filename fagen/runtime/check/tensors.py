@@ -77,5 +77,3 @@ def check_call(
         failures=failures,
         seconds=time.monotonic() - begun,
     )
-
-
