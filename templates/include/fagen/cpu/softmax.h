@@ -34,8 +34,8 @@ inline vf exp_weight(vf x) {
   return (vf)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
 #else
   // 2^(n + 64) and 2^-64 are in range where 2^n is not, and the product is rounded once. The lowest bits of `shifted`
-  // are n.
-  return (vf)((vi)p + (((vi)shifted + 64) << 23)) * 0x1p-64f;
+  // are n. Multiplied, not added to the exponent of p, so that NaN stays NaN.
+  return p * (vf)(((vi)shifted + 64 + 127) << 23) * 0x1p-64f;
 #endif
 }
 
@@ -61,20 +61,21 @@ inline void weigh(int rows, int keys, const float* x, const vf* most, float* lar
                   typename Product::Word* weights) {
   for (int r = 0; r < rows; ++r) {
     const float now = max_lanes(most[r]);
-    vf sum = load(total + r * kLanes);
+    vf before = load(total + r * kLanes);
     if (now > largest[r]) {
       if (largest[r] > -__builtin_inff()) {  // otherwise all is zero still
         const vf decay = exp_weight(broadcast(largest[r] - now));
-        sum *= decay;
+        before *= decay;
         for (int d = 0; d < kWidth; d += kLanes) store(o + r * kWidth + d, load(o + r * kWidth + d) * decay);
       }
       largest[r] = now;
     }
     // Where no key has a score above -inf yet, any finite reference makes all weights 0.
     const float m = largest[r] == -__builtin_inff() ? 0.0f : largest[r];
+    vf sum{};
     for (int n = 0; n < keys; n += Product::kDepth * kLanes)
       sum += store_weights(Product{}, weights + (r * kStride + n) / Product::kDepth, x + r * kStride + n, m);
-    store(total + r * kLanes, sum);
+    store(total + r * kLanes, before + sum);
   }
 }
 
