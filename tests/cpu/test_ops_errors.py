@@ -14,6 +14,9 @@ import naive
 import pytest
 import torch
 
+from fagen.expr import MAX_LENGTH
+from fagen.resources import templates_dir
+
 Call = Callable[[ModuleType, Any, Any, Any], Any]
 ZEROS = torch.zeros
 
@@ -200,6 +203,21 @@ def test_heads_that_do_not_divide(small: ModuleType, heads: int, kv_heads: int) 
     qkv, _ = naive.draw(small.causal_d16.variant, H=heads, Hk=kv_heads)
     with pytest.raises(ValueError, match=f"found {heads} query heads and {kv_heads} key heads"):
         small.causal_d16(*qkv)
+
+
+@pytest.mark.parametrize("which", ["q", "k"])
+def test_lengths_past_the_limit(small: ModuleType, which: str) -> None:
+    """Index arithmetic of kernels counts on it; expanded tensors have such lengths without the memory."""
+    lengths = {"q": 3, "k": 3} | {which: MAX_LENGTH + 1}
+    q, k = (torch.zeros(1, 1, 1, 16).expand(1, lengths[name], 1, 16) for name in "qk")
+    with pytest.raises(ValueError, match=rf"expected lengths up to {MAX_LENGTH}, found .*{MAX_LENGTH + 1}"):
+        small.causal_d16.ops.forward(q, k, k, 0.25)
+
+
+def test_the_limit_of_lengths_is_the_one_that_index_arithmetic_counts_on() -> None:
+    header = (templates_dir() / "include/fagen/params.h").read_text()
+    shift = re.search(r"kMaxLength = int64_t\{1\} << (\d+);", header)
+    assert shift is not None and 1 << int(shift[1]) == MAX_LENGTH
 
 
 def test_no_reference_is_kept(small: ModuleType) -> None:
