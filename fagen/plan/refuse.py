@@ -12,7 +12,7 @@ _LARGEST_TILE = 4096
 
 
 def problems(variant: Variant, target_name: str, isa: Isa) -> tuple[Problem, ...]:
-    """Everything that keeps ``variant`` from being built for a target (and an ``isa``, on the CPU); none if it can be."""
+    """Everything that keeps ``variant`` from being built for a target (on the CPU, for ``isa``); none if it can be."""
     target = TARGETS.get(target_name)
     if target is None:
         return (Problem(f"{variant.name}: unknown target `{target_name}`", hint=f"targets are {', '.join(TARGETS)}"),)

@@ -37,14 +37,14 @@ def test_every_isa_and_dtype(isa: str, dtype: str) -> None:
 def test_lengths(dtype: str) -> None:
     """Lengths around every edge of a tile, a panel, a block and a work item, unequal ones too; and zero."""
     v = variant("lengths", 16, dtype, mask="causal", tiles=Tiles(q=12, kv=64))
-    lengths = (0, 1, 2, 5, 6, 7, 11, 12, 13, 31, 32, 63, 64, 65, 127, 128, 129)
-    for Sq, Skv in itertools.product((0, 1, 5, 6, 7, 12, 13, 31), lengths):
+    lengths = (0, 1, 2, 17, 32, 63, 64, 65, 129)
+    for Sq, Skv in itertools.product((0, 1, 5, 6, 13), lengths):
         check(v, *draw(v, B=1, Sq=Sq, Skv=Skv))
     full = variant("full_lengths", 16, dtype, tiles=Tiles(q=12, kv=64))
     for Skv in lengths:
         check(full, *draw(full, B=1, Sq=13, Skv=Skv))
     check(v, *draw(v, B=0, Sq=3, Skv=3))
-    check(v, *draw(v, B=1, Sq=1025, Skv=1025))
+    check(v, *draw(v, B=1, H=1, Hk=1, Sq=1025, Skv=1025))
 
 
 @pytest.mark.parametrize("head_dim", [1, 3, 8, 17, 72, 80, 96, 104, 136, 192, 256, 320, 576])

@@ -9,6 +9,7 @@ import torch
 from forward_rule import check, draw
 from kernels import DTYPES, kernel, variant
 
+from fagen.runtime.reference import reference
 from fagen.runtime.variant import Param, Tiles
 
 INF = math.inf
@@ -112,8 +113,10 @@ def test_values_near_the_largest_float(dtype: str, Sq: int) -> None:
     q, k, _ = draw(v, B=1, H=2, Hk=1, Sq=Sq, Skv=300)
     largest = torch.finfo(DTYPES[dtype]).max
     w = (torch.rand(1, 300, 1, 16) * 0.5 + 0.49).mul(largest).to(DTYPES[dtype])
-    o, _ = check(v, q, k, w)
-    assert o.isfinite().all() and (o > 0.4 * largest).all()
+    o, lse = kernel(v)(q, k, w)
+    want, want_lse = reference(v, q, k, w)
+    assert torch.allclose(o.double(), want, rtol=2**-19 if dtype == "f32" else 2**-8, atol=0)
+    assert torch.allclose(lse.double(), want_lse) and (o > 0.4 * largest).all()
 
 
 def test_denormals_survive() -> None:
@@ -137,7 +140,7 @@ def test_which_diagonal(align: str, five_two: int) -> None:
 
 def test_windows_are_inclusive() -> None:
     i, j = torch.arange(6)[:, None], torch.arange(6)
-    for left, right in ((2, 0), (5, 0), (6, 0), (-1, 0), (0, -1), (0, 0), (2, -1), (-1, 2), (0, 2)):
+    for left, right in ((2, 0), (6, 0), (-1, 0), (0, -1), (0, 0), (-1, 2)):
         want = torch.ones(6, 6, dtype=torch.bool)
         if left >= 0:
             want &= j >= i - left

@@ -373,13 +373,17 @@ void attend_run(const BackwardParams& p, const Run& run, const Queries& tile, Sc
   }
 }
 
-// dQ += dS · k, of the same run.
+// dQ += dS · k, of the same run: block by block, so that how keys are cut into items changes no sum.
 void add_to_dq(const BackwardParams& p, const Run& run, int32_t hk, const Queries& tile, const Scratch& own) {
   const Block& at = run.at;
-  const int word = run.column / Product::kDepth;
-  multiply<Product, kRows, kHeadVectors, kTileWords, 1, true, kHeadWidth>(
-      (at.rows + kRows - 1) / kRows * kRows, kHeadPanels, at.keys / Product::kDepth, own.slope_words + word,
-      tile.key_rows + word * kHeadWidth, kHeadPanel, tile.dq, kHeadWidth);
+  const int padded_rows = (at.rows + kRows - 1) / kRows * kRows;
+  for (int n = 0; n < at.keys; n += kBlockKv) {
+    const int word = (run.column + n) / Product::kDepth;
+    const int words = static_cast<int>(least(at.keys - n, kBlockKv)) / Product::kDepth;
+    multiply<Product, kRows, kHeadVectors, kTileWords, 1, true, kHeadWidth>(
+        padded_rows, kHeadPanels, words, own.slope_words + word, tile.key_rows + word * kHeadWidth, kHeadPanel,
+        tile.dq, kHeadWidth);
+  }
   if (tile.nonfinite) {
     const int keys = static_cast<int>(least(p.shape.kv_len - at.j, at.keys));
     add_nonfinite<kHeadWidth>(tile_at(p.k, at.b, at.j, hk, keys, kHeadDim), at.rows, own.slopes + run.column,

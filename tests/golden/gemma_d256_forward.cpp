@@ -56,6 +56,7 @@ struct alignas(64) Scratch {
   float total[kTileQ * kLanes];
   float o[kTileQ * kValueWidth];
   KeyTile tile;  // where a tile is packed that no other item needs
+  Word finite[kTileWords * kValueWidth];  // the values of a tile without NaN and Inf
 };
 
 // Rows [i, i + rows) of head h in batch b against keys [j, j + keys).
@@ -223,12 +224,16 @@ void attend_block(const ForwardParams& p, Block at, Tri admitted, const KeyTile&
   }
   weigh<Product, kTileKv, kValueWidth>(at.rows, at.keys, own.scores.x, own.scores.most, own.largest + row,
                                        own.total + row * kLanes, o, own.weights);
-  if (admitted == Tri::kSome && tile.magnitude >= kInfinityBits) {
-    add_admitted<Product, kTileKv, kValuePanels, kValuePanel>(at.rows, first * kKeyPanel, (first + panels) * kKeyPanel,
-                                                              own.weights, own.scores.admitted, tile.values, o);
-  } else {
-    multiply_values(at.rows, panels, own.weights, tile.values + first * kPanelWords * kValuePanel, o);
+  const Word* values = tile.values;
+  const bool contain = admitted == Tri::kSome && tile.magnitude >= kInfinityBits;  // 0 times NaN or Inf is NaN
+  if (contain) {
+    copy_finite<Product>(own.finite, values, kTileWords * kValueWidth);
+    values = own.finite;
   }
+  multiply_values(at.rows, panels, own.weights, values + first * kPanelWords * kValuePanel, o);
+  if (contain)
+    add_nonfinite<Product, kTileKv, kValuePanels, kValuePanel>(at.rows, first * kKeyPanel, (first + panels) * kKeyPanel,
+                                                               own.weights, own.scores.admitted, tile.values, o);
 }
 
 // Writes the rows of one head of an item, which start at `row` in the scratch.

@@ -39,7 +39,8 @@ struct Bf16Pairs {
 };
 #endif
 
-// One register tile: C[kRows × kVectors·kLanes]. kAdd: += rather than =.
+// One register tile: C[kRows × kVectors·kLanes]. kAdd: += rather than =; the sum over the steps is made first and then
+// added, so that a sum over many calls loses no more than over few.
 template <class Product, int kRows, int kVectors, int kRowStride, int kStepStride, bool kAdd,
           int kBStride = kVectors * kLanes>
 inline void multiply_tile(int steps, const typename Product::Word* a, const typename Product::Word* b, float* c,
@@ -48,7 +49,7 @@ inline void multiply_tile(int steps, const typename Product::Word* a, const type
   FAGEN_UNROLL
   for (int r = 0; r < kRows; ++r) {
     FAGEN_UNROLL
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = kAdd ? load(c + r * ldc + v * kLanes) : vf{};
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = vf{};
   }
   for (int t = 0; t < steps; ++t) {
     typename Product::Vector bt[kVectors];
@@ -66,7 +67,10 @@ inline void multiply_tile(int steps, const typename Product::Word* a, const type
   FAGEN_UNROLL
   for (int r = 0; r < kRows; ++r) {
     FAGEN_UNROLL
-    for (int v = 0; v < kVectors; ++v) store(c + r * ldc + v * kLanes, sum[r][v]);
+    for (int v = 0; v < kVectors; ++v) {
+      float* const to = c + r * ldc + v * kLanes;
+      store(to, kAdd ? load(to) + sum[r][v] : sum[r][v]);
+    }
   }
 }
 

@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t kLargeBits = 0x6f000000u;
 constexpr float kValueScale = 0x1p-32f;
 
-// Element `at` along the inner dimension, of words `stride` apart.
+// Element `at` along a product's inner dimension, of words `stride` apart.
 inline float element(F32, const float* words, int at, int stride) { return words[at * stride]; }
 #if defined(__AVX512BF16__)
 inline float element(Bf16Pairs, const uint32_t* words, int at, int stride) {
@@ -19,20 +19,37 @@ inline float element(Bf16Pairs, const uint32_t* words, int at, int stride) {
 }
 #endif
 
-// o[rows][kPanels · kPanel] += weights[rows][kStride] · V, over the keys from `first` to `last` (not in it) of a packed
-// tile of V ([kPanels][kStride][kPanel]) that a row admits: admitted[rows][kStride] counts from `first`, as weights do.
+inline vf finite_words(F32, vf words) {
+  return ((vu)words & 0x7fffffffu) >= kInfinityBits ? vf{} : words;
+}
+#if defined(__AVX512BF16__)
+inline vu finite_words(Bf16Pairs, vu words) {
+  const vu low = words & 0xffffu, high = words & 0xffff0000u;
+  const vi low_is_finite = (low & 0x7fffu) < 0x7f80u, high_is_finite = (high & 0x7fffffffu) < kInfinityBits;
+  return (low_is_finite ? low : vu{}) | (high_is_finite ? high : vu{});
+}
+#endif
+
+// A copy with zeros where elements are NaN or Inf.
+template <class Product>
+inline void copy_finite(typename Product::Word* to, const typename Product::Word* from, int words) {
+  for (int n = 0; n < words; n += kLanes) store(to + n, finite_words(Product{}, load(from + n)));
+}
+
+// What copy_finite left out of o[rows][kPanels · kPanel] += weights[rows][kStride] · V, for the keys from `first` to `last`
+// (not in it) of a packed tile of V ([kPanels][kStride][kPanel]): added to the rows that admit its key. weights and
+// admitted[rows][kStride] count from `first`.
 template <class Product, int kStride, int kPanels, int kPanel>
-inline void add_admitted(int rows, int first, int last, const typename Product::Word* weights, const int32_t* admitted,
-                         const typename Product::Word* values, float* o) {
-  constexpr int kWords = kStride / Product::kDepth;
-  for (int r = 0; r < rows; ++r)
-    for (int key = first; key < last; ++key) {
-      if (!admitted[r * kStride + key - first]) continue;
-      const float weight = element(Product{}, weights + r * kWords, key - first, 1);
-      for (int d = 0; d < kPanels * kPanel; ++d) {
-        const typename Product::Word* column = values + d / kPanel * kWords * kPanel + d % kPanel;
-        o[r * kPanels * kPanel + d] += weight * element(Product{}, column, key, kPanel);
-      }
+inline void add_nonfinite(int rows, int first, int last, const typename Product::Word* weights, const int32_t* admitted,
+                          const typename Product::Word* values, float* o) {
+  constexpr int kWords = kStride / Product::kDepth, kWidth = kPanels * kPanel;
+  for (int key = first; key < last; ++key)
+    for (int d = 0; d < kWidth; ++d) {
+      const float value = element(Product{}, values + d / kPanel * kWords * kPanel + d % kPanel, key, kPanel);
+      if (value - value == 0.0f) continue;
+      for (int r = 0; r < rows; ++r)
+        if (admitted[r * kStride + key - first])
+          o[r * kWidth + d] += element(Product{}, weights + r * kWords, key - first, 1) * value;
     }
 }
 
