@@ -35,7 +35,7 @@ def render(plan: Plan) -> tuple[Source, ...]:
             name=f"{plan.variant.name}_{direction}.cpp",
             text=environment().get_template(f"{plan.schedule}/{direction}.cpp.j2").render(context(plan, direction)),
             direction=direction,
-            flags=plan.flags,
+            flags=plan.flags_of(direction),
             variant=plan.variant.name,
         )
         for direction in plan.directions

@@ -32,9 +32,10 @@ class Backward:
     """Sizes of the backward kernel; see the constants at the top of a rendered one.
 
     A work item has at most ``tile_kv`` keys, which it takes against ``tile_q`` query rows at a time; the mask is asked
-    about ``block_kv`` keys at a time. ``rows`` rows by ``key_vectors``, ``head_vectors`` or ``value_vectors`` vectors are
-    in registers, the last two in ``head_panels`` and ``value_panels`` panels. ``enough`` items (for each thread,
-    if ``by_thread``) are aimed at. ``pairs`` says whether the operands of products are pairs of bf16. ``sums`` says of each param with a gradient who adds it up: see param_sums.
+    about ``block_kv`` keys at a time. ``rows`` rows by ``key_vectors``, ``head_vectors`` or ``value_vectors`` vectors
+    are in registers, the last two in ``head_panels`` and ``value_panels`` panels. ``enough`` items (for each thread, if
+    ``by_thread``) are aimed at. ``pairs`` says whether the operands of products are pairs of bf16, ``sums`` of each
+    param with a gradient who adds it up: see param_sums. ``optimize`` is the compiler's level of optimisation.
     """
 
     tile_q: int
@@ -50,6 +51,7 @@ class Backward:
     by_thread: bool
     pairs: bool
     sums: Mapping[str, str]
+    optimize: str
 
 
 def choose_backward(
@@ -58,7 +60,8 @@ def choose_backward(
     """The sizes for a variant, and a reason for each."""
     why: dict[str, str] = {}
     rows = _ROWS[isa.registers]
-    why["rows"] = f"a power of two whose accumulators, by {_WIDEST[isa.registers]} vectors, {isa.registers} registers hold"
+    widest = _WIDEST[isa.registers]
+    why["rows"] = f"a power of two whose accumulators, by {widest} vectors, {isa.registers} registers hold"
     head = _panels(variant.head_dim, isa)
     value = _panels(variant.value_dim, isa)
     why["head_vectors"] = why["head_panels"] = _panels_why(variant.head_dim, isa, head)
@@ -82,6 +85,7 @@ def choose_backward(
     )
     why["by_thread"] = why["enough"]
     why |= {f"sums.{each.name}": each.why for each in sums.params}
+    why["optimize"] = "-O3 takes twice as long to compile and gains nothing: the loops are vectors already"
     why["sums"] = "by how their reads are indexed"
     pairs = elements.depth == 2
     why["pairs"] = elements.why
@@ -99,12 +103,13 @@ def choose_backward(
         by_thread=not parts,
         pairs=pairs,
         sums={each.name: each.mode for each in sums.params},
+        optimize="-O2",
     )
     return chosen, why
 
 
 def _panels(columns: int, isa: Isa) -> tuple[int, int]:
-    """Vectors of a panel and panels, for rows of so many columns: what costs least, a load being as dear as a product."""
+    """Vectors of a panel, and panels, for so many columns: what costs least, a load being as dear as a product."""
     needed = -(-columns // isa.lanes)
     rows = _ROWS[isa.registers]
 
@@ -119,7 +124,7 @@ def _panels(columns: int, isa: Isa) -> tuple[int, int]:
 def _panels_why(columns: int, isa: Isa, chosen: tuple[int, int]) -> str:
     vectors, panels = chosen
     padding = vectors * panels * isa.lanes - columns
-    return f"{panels} × {vectors} vectors of {isa.lanes} for {columns} columns, {padding} of padding: the fewest instructions"
+    return f"the fewest instructions: {panels} × {vectors} vectors of {isa.lanes} pad {columns} columns by {padding}"
 
 
 def _tile_kv(variant: Variant, elements: Elements, tile_q: int, widths: tuple[int, int]) -> tuple[int, str]:
@@ -130,8 +135,8 @@ def _tile_kv(variant: Variant, elements: Elements, tile_q: int, widths: tuple[in
         tile //= 2
     size = _scratch(elements, tile_q, tile, widths)
     return tile, (
-        f"at most {_MOST_KEYS} keys, for which queries are packed once; {size >> 10} KiB of the {_SCRATCH_BYTES >> 10} KiB "
-        "that are kept in the second-level cache"
+        f"at most {_MOST_KEYS} keys, for which queries are packed once; {size >> 10} KiB of the "
+        f"{_SCRATCH_BYTES >> 10} KiB that may stay in the second-level cache"
     )
 
 
@@ -173,14 +178,17 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward) -> Ma
 
 def _enough(backward: Backward) -> dict[str, object]:
     if backward.by_thread:
-        name, note, count = "kItemsAThread", "work items for each thread, if there are keys enough", "{} * p.pool->threads"
-    else:
-        name, note, count = "kItems", "work items, if there are keys enough, whatever the number of threads", "{}"
+        return {
+            "enough_name": "kItemsAThread",
+            "enough": backward.enough,
+            "enough_note": "work items for each thread, if there are keys enough",
+            "enough_items": "kItemsAThread * p.pool->threads",
+        }
     return {
-        "enough_name": name,
+        "enough_name": "kItems",
         "enough": backward.enough,
-        "enough_note": note,
-        "enough_items": count.format(name),
+        "enough_note": "work items, if there are keys enough, whatever the number of threads",
+        "enough_items": "kItems",
     }
 
 

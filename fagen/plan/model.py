@@ -39,6 +39,12 @@ class Plan:
         """What is rendered: one source each."""
         return ("forward",) if self.backward is None else ("forward", "backward")
 
+    def flags_of(self, direction: str) -> tuple[str, ...]:
+        """What the source of one direction is compiled with."""
+        if direction == "forward" or self.backward is None:
+            return self.flags
+        return (*self.flags, self.backward.optimize)
+
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars; :meth:`from_json` is its inverse."""
         return asdict(replace(self, why=dict(self.why)))  # asdict copies no mapping proxy

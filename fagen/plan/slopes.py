@@ -15,7 +15,7 @@ from .pieces import Piece, identifiers, needs, used_declarations
 class GradOfRead:
     """What a read of a param adds to its gradient.
 
-    ``g`` is what a pair adds. Where one entry is read by a whole row, ``total`` names the sum over its keys ("" elsewhere).
+    ``g`` is what a pair adds. Where a whole row reads one entry, ``total`` names the sum over its keys ("" elsewhere).
     ``row`` runs once a query row, ``scatter`` once a row if there is a total and else once a vector of keys.
     """
 

@@ -6,6 +6,7 @@ import ctypes
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from kernels import ArrayView, Kernel, Shape, TensorView, compile_source, kernel
@@ -45,10 +46,14 @@ class BackwardKernel:
         self.forward: Kernel = kernel(variant, isa)
         self.plan = plan(variant, "cpu", isa, spec="tests")
         self.source = next(source for source in render(self.plan) if source.direction == "backward")
-        library = ctypes.CDLL(str(compile_source(self.source)))
-        self._workspace = library[f"fagen_{variant.name}_backward_workspace"]
+        self.bind(compile_source(self.source))
+
+    def bind(self, path: Path) -> None:
+        """Call the kernel of this library from now on."""
+        library = ctypes.CDLL(str(path))
+        self._workspace = library[f"fagen_{self.variant.name}_backward_workspace"]
         self._workspace.restype = ctypes.c_int64
-        self._backward = library[f"fagen_{variant.name}_backward"]
+        self._backward = library[f"fagen_{self.variant.name}_backward"]
 
     def __call__(
         self,
@@ -69,8 +74,8 @@ class BackwardKernel:
     ) -> dict[str, Tensor]:
         """Gradients by name: dq, dk, dv, d_sink and ``d_`` and the name of each param that has one.
 
-        Outputs that must be written whole and the workspace are poisoned with NaN beforehand. ``out`` gives dq, dk and dv
-        memory of one's own; ``wanted`` leaves out d_sink and gradients of params that it does not name.
+        Outputs that must be written whole and the workspace are poisoned with NaN beforehand. ``out`` gives dq, dk
+        and dv memory of one's own; ``wanted`` leaves out d_sink and gradients of params that it does not name.
         """
         got = dict(out) if out is not None else {}
         for name, like in (("dq", q), ("dk", k), ("dv", v)):
