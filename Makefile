@@ -43,9 +43,10 @@ verify: .venv/ready  ## Write all generated text anew and show what changed: ren
 	FAGEN_UPDATE_SNAPSHOTS=1 $(PY) -m pytest -q $(wildcard tests/golden) tests/unit/test_spec_errors.py
 	git diff --stat --exit-code -- docs specs tests
 
-bench: .venv/ready  ## Measure specs/cpu.yaml against PyTorch
+bench: .venv/ready  ## Measure specs/cpu.yaml against PyTorch; figures and a picture go to .build/
 	$(PY) -m fagen build specs/cpu.yaml
-	$(PY) -m fagen bench specs/cpu.yaml
+	mkdir -p .build
+	$(PY) -m fagen bench cpu --write .build/bench.json --plot .build/bench.png
 
 nightly: .venv/ready  ## What takes long: a full check, and the module under the oldest PyTorch it supports (a large download)
 	$(PY) -m fagen build specs/cpu.yaml --check full

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .plan import Plan
+from .plan.elements import choose_elements
 from .runtime.variant import Variant
+from .target import ISAS
 
 ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 
@@ -25,27 +28,29 @@ class ProblemSize:
     kv_len: int = 1024
 
 
-def operations(variant: Variant, pairs: float, direction: str) -> float:
-    """Multiplies and adds of the products over ``pairs`` admitted (query, key) pairs.
+def operations(variant: Variant, pairs: Any, direction: str) -> Any:
+    """Multiplies and adds of the products over ``pairs`` admitted (query, key) pairs: a number, or a formula of one.
 
     Forward multiplies Q·Kᵀ and P·V; backward Q·Kᵀ again, dO·Vᵀ, Pᵀ·dO, dSᵀ·Q and dS·K.
     """
     d, dv = variant.head_dim, variant.value_dim
-    return 2.0 * pairs * (d + dv if direction == "forward" else 3 * d + 2 * dv)
+    return 2 * pairs * (d + dv if direction == "forward" else 3 * d + 2 * dv)
 
 
 @dataclass(frozen=True)
 class Costs:
     """Formulas of one direction. ``moved`` is bytes read and written once each, ``extra`` bytes held beyond inputs
-    and outputs; the ``unfused`` ones are those of the same formula written with whole score matrices."""
+    and outputs (of the kernel's, those that grow with a length: each thread has a fixed part besides); the
+    ``unfused`` ones are those of the same formula written with whole score matrices."""
 
     operations: Any
     moved: Any
     moved_unfused: Any
+    extra: Any
     extra_unfused: Any
 
 
-def costs(variant: Variant, direction: str) -> Costs:
+def costs(plan: Plan, direction: str) -> Costs:
     """Formulas in B, H, Hk, Sq, Skv and ``pairs`` (admitted pairs over all batches and heads).
 
     Unfused, as plain PyTorch does it: the scores are written in float32 and read by the softmax, which writes the
@@ -54,6 +59,7 @@ def costs(variant: Variant, direction: str) -> Costs:
     """
     import sympy
 
+    variant = plan.variant
     batch, heads, kv_heads, rows, keys, pairs = sympy.symbols("B H Hk Sq Skv pairs", positive=True, integer=True)
     element = ELEMENT_BYTES[variant.dtype]
     d, dv = variant.head_dim, variant.value_dim
@@ -65,15 +71,33 @@ def costs(variant: Variant, direction: str) -> Costs:
     matrix = batch * heads * rows * keys
     if direction == "forward":
         moved = queries + key_bytes + value_bytes + outputs + lse
+        extra = batch * kv_heads * keys * packed_key_bytes(plan)
         scores_moved, scores_held = 2 * 4 * matrix + 2 * element * matrix, 4 * matrix + element * matrix
     else:
         moved = 2 * (queries + key_bytes + value_bytes) + 2 * outputs + lse
+        extra = batch * heads * rows * query_sum_bytes(plan)
         # P read twice, dP written and read in float32, dS written once and read by two products.
         scores_moved = 2 * element * matrix + 2 * 4 * matrix + 3 * element * matrix
         scores_held = 2 * element * matrix + 4 * matrix
     return Costs(
-        operations=2 * pairs * (d + dv if direction == "forward" else 3 * d + 2 * dv),
+        operations=operations(variant, pairs, direction),
         moved=sympy.factor_terms(moved),
         moved_unfused=sympy.factor_terms(moved + scores_moved),
+        extra=extra,
         extra_unfused=sympy.factor_terms(scores_held),
     )
+
+
+def packed_key_bytes(plan: Plan) -> int:
+    """What forward holds for a key and its value, packed for the products, if enough work items read them."""
+    assert plan.isa is not None
+    isa, variant = ISAS[plan.isa], plan.variant
+    elements = choose_elements(variant, isa)
+    width = plan.forward.value_vectors * plan.forward.value_panels * isa.lanes
+    return elements.word_bytes * (-(-variant.head_dim // elements.depth) + width // elements.depth)
+
+
+def query_sum_bytes(plan: Plan) -> int:
+    """What backward holds for a query row: its dQ and its delta (dO · o - dlse), both in float32."""
+    assert plan.isa is not None and plan.backward is not None
+    return 4 * (plan.backward.head_vectors * plan.backward.head_panels * ISAS[plan.isa].lanes + 1)

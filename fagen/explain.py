@@ -15,13 +15,14 @@ from .tilemap import TileMap, tile_map
 class Cost:
     """One direction at one size: operations over the admitted pairs, bytes moved and held beyond inputs and outputs.
 
-    ``formulas`` has the same four as text, in B, H, Hk, Sq, Skv and pairs.
+    ``formulas`` has the same five as text, in B, H, Hk, Sq, Skv and pairs; see :class:`fagen.costs.Costs`.
     """
 
     direction: str
     operations: float
     moved: float
     moved_unfused: float
+    extra: float
     extra_unfused: float
     formulas: dict[str, str]
 
@@ -64,7 +65,7 @@ def explain(plan: Plan, size: ProblemSize) -> Explanation:
 
 
 def _cost(plan: Plan, size: ProblemSize, pairs: float, direction: str) -> Cost:
-    found = costs(plan.variant, direction)
+    found = costs(plan, direction)
     values = {
         "B": size.batch,
         "H": size.heads,
@@ -112,11 +113,17 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     for cost in explanation.costs:
         yield f"\n{cost.direction}, at {at}"
         yield f"  operations    {_si(cost.operations)}op   = {cost.formulas['operations']}"
-        yield f"  bytes moved   {_si(cost.moved)}B   = {cost.formulas['moved']}"
-        ratio = cost.moved_unfused / cost.moved if cost.moved else 1.0
-        yield f"    unfused     {_si(cost.moved_unfused)}B, {ratio:.1f}×   = {cost.formulas['moved_unfused']}"
-        yield f"  score matrices that an unfused formula holds and this kernel does not   {_si(cost.extra_unfused)}B"
-        yield f"                = {cost.formulas['extra_unfused']}"
+        yield from _beside(cost, "bytes moved", "moved")
+        yield from _beside(cost, "bytes held besides inputs and outputs", "extra")
+
+
+def _beside(cost: Cost, title: str, name: str) -> Iterator[str]:
+    """The kernel's figure and, below it, that of the unfused formula, each with its formula."""
+    ours, unfused = getattr(cost, name), getattr(cost, f"{name}_unfused")
+    ratio = unfused / ours if ours else 1.0
+    yield f"  {title}"
+    yield f"    this kernel {_si(ours)}B   = {cost.formulas[name]}"
+    yield f"    unfused     {_si(unfused)}B, {ratio:.1f}×   = {cost.formulas[f'{name}_unfused']}"
 
 
 def _si(number: float) -> str:

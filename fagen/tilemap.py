@@ -58,7 +58,7 @@ class TileMap:
 
     def lines(self) -> Iterator[str]:
         """The map, its legend and the counts."""
-        step = -(-max((len(self.rows), *map(len, self.rows)), default=1) // _WIDEST)
+        step = -(-max(1, len(self.rows), *map(len, self.rows)) // _WIDEST)
         for start in range(0, len(self.rows), step):
             block = self.rows[start : start + step]
             width = len(block[0])

@@ -6,15 +6,15 @@ This is the peer's copy of the formula: it may be as slow as it likes before tor
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
 
 from ..runtime.language.nodes import Binary, Call, Compare, Conditional, Logic, Name, Node, Not, Number, Read, Unary
 
-Names = Mapping[str, Any]
-Closure = Callable[[Names], Any]
+Closure = Callable[[Mapping[str, Any]], torch.Tensor]
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -33,10 +33,10 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-_CALL: dict[str, Callable[..., Any]] = {
+_CALL: dict[str, Callable[..., torch.Tensor]] = {
     "min": torch.minimum,
     "max": torch.maximum,
-    "abs": abs,
+    "abs": torch.abs,
     "floor": torch.floor,
     "exp": torch.exp,
     "exp2": torch.exp2,
@@ -45,50 +45,59 @@ _CALL: dict[str, Callable[..., Any]] = {
     "sqrt": torch.sqrt,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
-    "softplus": torch.nn.functional.softplus,
+    "softplus": lambda x: torch.nn.functional.softplus(x.float()),
     "sin": torch.sin,
     "cos": torch.cos,
 }
 
 
 def closure(node: Node, params: Mapping[str, torch.Tensor]) -> Closure:
-    """A function from {name: tensor or int} to the expression's value; reads must lie within their extents."""
-    below: list[Closure]
+    """A function from {name: scalar tensor or int} to the expression's value."""
     match node:
         case Number(value=value):
-            return lambda names: value
+            return lambda names: torch.tensor(value)
         case Name(id=name):
-            return (lambda names: params[name]) if name in params else (lambda names: names[name])
+            return lambda names: torch.as_tensor(params[name] if name in params else names[name])
         case Read(param=name, indices=indices):
             below = [closure(index, params) for index in indices]
-            return lambda names: params[name][tuple(index(names) for index in below)]
+            return lambda names: _read(params[name], [index(names) for index in below])
         case Unary(x=x):
-            inner = closure(x, params)
-            return lambda names: -inner(names)
+            return _applied(operator.neg, (x,), params)
         case Not(x=x):
-            inner = closure(x, params)
-            return lambda names: ~inner(names)
+            return _applied(operator.invert, (x,), params)
         case Binary(op=op, left=left, right=right):
-            return _two(_BINARY[op], closure(left, params), closure(right, params))
+            exact = node.type == "int" and op in ("//", "%")
+            return _applied(_divided(op) if exact else _BINARY[op], (left, right), params)
         case Compare(op=op, left=left, right=right):
-            return _two(_COMPARE[op], closure(left, params), closure(right, params))
+            return _applied(_COMPARE[op], (left, right), params)
         case Logic(op=op, args=args):
-            joined = closure(args[0], params)
-            for arg in args[1:]:
-                joined = _two(operator.and_ if op == "and" else operator.or_, joined, closure(arg, params))
-            return joined
+            join = operator.and_ if op == "and" else operator.or_
+            return _applied(lambda *values: reduce(join, values), args, params)
         case Conditional(test=test, yes=yes, no=no):
-            parts = (closure(test, params), closure(yes, params), closure(no, params))
-            return lambda names: torch.where(*(part(names) for part in parts))
+            return _applied(torch.where, (test, yes, no), params)
         case Call(function=function, args=args):
-            call, below = _CALL[function], [closure(arg, params) for arg in args]
-            return lambda names: call(*(_tensor(part(names)) for part in below))
+            return _applied(_CALL[function], args, params)
     raise AssertionError(node)
 
 
-def _two(op: Callable[[Any, Any], Any], left: Closure, right: Closure) -> Closure:
-    return lambda names: op(left(names), right(names))
+def _applied(function: Callable[..., Any], nodes: Sequence[Node], params: Mapping[str, torch.Tensor]) -> Closure:
+    parts = [closure(node, params) for node in nodes]
+    return lambda names: function(*(part(names) for part in parts))
 
 
-def _tensor(value: Any) -> torch.Tensor:
-    return value if isinstance(value, torch.Tensor) else torch.tensor(value)
+def _divided(op: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """``//`` or ``%`` of integers, which give 0 for a divisor of 0."""
+
+    def divide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        zero = b == 0
+        return torch.where(zero, 0, _BINARY[op](a, torch.where(zero, 1, b)))
+
+    return divide
+
+
+def _read(param: torch.Tensor, indices: Sequence[torch.Tensor]) -> torch.Tensor:
+    """An entry, or 0 outside the extents."""
+    inside = [(index >= 0) & (index < size) for index, size in zip(indices, param.shape, strict=True)]
+    clamped = [index.clamp(0, size - 1) for index, size in zip(indices, param.shape, strict=True)]
+    entry = param[tuple(clamped)]
+    return torch.where(reduce(operator.and_, inside), entry, torch.zeros_like(entry))

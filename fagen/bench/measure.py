@@ -20,7 +20,6 @@ class Timing:
     median: float
     low: float
     high: float
-    rounds: int
 
     @property
     def spread(self) -> float:
@@ -57,6 +56,6 @@ def interleave(
 
 def _summary(values: list[float]) -> Timing:
     if len(values) == 1:
-        return Timing(values[0], values[0], values[0], 1)
+        return Timing(values[0], values[0], values[0])
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Timing(median, low, high, len(values))
+    return Timing(median, low, high)

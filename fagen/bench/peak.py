@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..errors import Problem, ToolchainError
 from ..resources import templates_dir
 from ..target import ISAS
 from ..toolchain import find_compiler
@@ -21,14 +22,18 @@ def peak_flops(isa: str, threads: int) -> dict[str, float]:
     """Operations a second of all ``threads`` together, by dtype: {"f32": ..., "bf16": ...}.
 
     bf16 is absent where the ISA has no bf16 dot product. The best of three tries counts, since a limit is the most
-    that was ever reached. Raises ToolchainError where there is no C++ compiler.
+    that was ever reached. Raises ToolchainError where there is no C++ compiler that can build for the ISA.
     """
     compiler = find_compiler()
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "peak.so"
         source = templates_dir() / "cpu" / "peak.cpp"
         command = [*compiler.command, "-std=c++17", "-O2", "-ffp-contract=fast", "-shared", "-fPIC", *ISAS[isa].flags]
-        subprocess.run([*command, f"-I{templates_dir() / 'include'}", str(source), "-o", str(library)], check=True)
+        command += [f"-I{templates_dir() / 'include'}", str(source), "-o", str(library)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+        if done.returncode != 0:
+            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
+            raise ToolchainError(Problem(f"{source.name} does not compile: {first}", hint="see `fagen doctor`"))
         functions = ctypes.CDLL(str(library))
         rates = {
             "f32": max(_rate(functions.fagen_peak_float32, threads) for _ in range(3)),

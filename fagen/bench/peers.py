@@ -2,47 +2,55 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from ..costs import ProblemSize
 from ..runtime.language import canonical, parse
 from ..runtime.reference import mask_matrix, trees
 from ..runtime.variant import Variant
 from .closure import closure
 
-Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+@dataclass(frozen=True)
+class Peer:
+    """``call(q, k, v)`` gives o, all contiguous [B, H, S, D]; ``differentiable`` by autograd on the CPU."""
+
+    call: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+    differentiable: bool
 
 
-def _is_causal(variant: Variant) -> bool:
-    mask, _ = trees(variant)
-    return mask is not None and canonical(mask) == canonical(parse("kv <= q", expect="mask"))
+def admitted(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Truth values that broadcast to [B, H, Sq, Skv]: the pairs that the mask admits."""
+    return mask_matrix(variant, size.batch, size.heads, size.q_len, size.kv_len, params, size.kv_heads)
 
 
-def sdpa(variant: Variant, shape: tuple[int, ...], params: Mapping[str, torch.Tensor]) -> Attention | None:
-    """torch's scaled_dot_product_attention on contiguous [B, H, S, D], or None where it has no such function.
+def sdpa(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor]) -> Peer | None:
+    """torch's scaled_dot_product_attention, or None where it has no such function.
 
-    ``shape`` is (B, H, Hk, Sq, Skv). Masks that torch knows by name go by name; others as the dense truth matrix it
-    takes, made beforehand. Score changes and sinks it cannot express.
+    Masks that torch knows by name go by name; others as the dense truth matrix it takes, made beforehand. Score changes
+    and sinks it cannot express.
     """
-    batch, heads, kv_heads, q_len, kv_len = shape
     if variant.score is not None or variant.sink:
         return None
-    options: dict[str, Any] = {"scale": variant.scale, "enable_gqa": heads != kv_heads}
-    if _is_causal(variant) and (q_len == kv_len or variant.align == "top_left"):
+    options: dict[str, Any] = {"scale": variant.scale, "enable_gqa": size.heads != size.kv_heads}
+    if _is_causal(variant) and (size.q_len == size.kv_len or variant.align == "top_left"):
         options["is_causal"] = True
     elif variant.mask is not None:
-        options["attn_mask"] = mask_matrix(variant, batch, heads, q_len, kv_len, params)
-    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options)
+        options["attn_mask"] = admitted(variant, size, params)
+    return Peer(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options), differentiable=True)
 
 
-def flex(variant: Variant, shape: tuple[int, ...], params: Mapping[str, torch.Tensor]) -> Attention | None:
-    """Compiled FlexAttention on contiguous [B, H, S, D] with its block mask, or None where this torch lacks it.
+def flex(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor]) -> Peer | None:
+    """Compiled FlexAttention with its block mask, or None where this torch, or FlexAttention, lacks it.
 
-    The mask and score functions are the variant's own expressions, walked while torch.compile traces them.
+    The mask and score functions are the variant's own expressions, walked while torch.compile traces them. On the CPU
+    FlexAttention has no backward pass. What an earlier call compiled is forgotten: torch compiles a function anew only
+    so many times, and then runs it as it stands.
     """
     try:
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -50,20 +58,19 @@ def flex(variant: Variant, shape: tuple[int, ...], params: Mapping[str, torch.Te
         return None
     if variant.sink:
         return None
-    batch, heads, kv_heads, q_len, kv_len = shape
-    offset = kv_len - q_len if variant.align == "bottom_right" else 0
-    lengths = {"q_len": q_len, "kv_len": kv_len}
+    group = size.heads // size.kv_heads
+    offset = size.kv_len - size.q_len if variant.align == "bottom_right" else 0
+    lengths = {"q_len": size.q_len, "kv_len": size.kv_len}
 
     def names(b: Any, h: Any, i: Any, j: Any, **more: Any) -> dict[str, Any]:
-        hk = h // (heads // kv_heads)
-        return {"b": b, "h": h, "hk": hk, "i": i, "j": j, "q": i + offset, "kv": j, **lengths, **more}
+        return {"b": b, "h": h, "hk": h // group, "i": i, "j": j, "q": i + offset, "kv": j, **lengths, **more}
 
     block_mask = score_mod = None
     mask_tree, score_tree = trees(variant)
     if mask_tree is not None:
         mask = closure(mask_tree, params)
         block_mask = create_block_mask(
-            lambda b, h, i, j: mask(names(b, h, i, j)), batch, heads, q_len, kv_len, device="cpu"
+            lambda b, h, i, j: mask(names(b, h, i, j)), size.batch, size.heads, size.q_len, size.kv_len, device="cpu"
         )
     if score_tree is not None:
         score = closure(score_tree, params)
@@ -71,12 +78,16 @@ def flex(variant: Variant, shape: tuple[int, ...], params: Mapping[str, torch.Te
         def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
             return score(names(b, h, i, j, s=s))
 
-    compiled = torch.compile(flex_attention)
-    options: dict[str, Any] = {"scale": variant.scale, "enable_gqa": heads != kv_heads}
+    torch.compiler.reset()
+    compiled = torch.compile(flex_attention, dynamic=False)
+    options: dict[str, Any] = {"scale": variant.scale, "enable_gqa": group != 1}
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return compiled(q, k, v, score_mod=score_mod, block_mask=block_mask, **options)
+        return compiled(q, k, v, score_mod=score_mod, block_mask=block_mask, **options)
 
-    return call
+    return Peer(call, differentiable=False)
+
+
+def _is_causal(variant: Variant) -> bool:
+    mask, _ = trees(variant)
+    return mask is not None and canonical(mask) == canonical(parse("kv <= q", expect="mask"))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import FagenError
+from ..errors import FagenError, LockError, Problem
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ class BenchReport:
         return {**asdict(self), "geometric_mean": means}
 
     def write_json(self, path: Path) -> None:
-        """The same, into a file."""
-        path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        """The same, into a file. Raises LockError if it cannot be written."""
+        with _writing(path):
+            path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
 
     def rows(self) -> list[list[str]]:
         """A table: a head, a row a cell, and a row a mean."""
@@ -102,16 +104,17 @@ class BenchReport:
 
 
 def draw(report: BenchReport, path: Path) -> None:
-    """Bars of GFLOP/s a cell, fagen beside its peers, the peak as a line. Needs the `plot` extra."""
-    try:
-        import matplotlib
+    """Bars of GFLOP/s a cell, fagen beside its peers, the peak as a line. Needs the `plot` extra.
 
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
+    Raises FagenError without it, LockError if ``path`` cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise FagenError("drawing needs matplotlib, the `plot` extra: pip install 'fagen[plot]'") from error
     names = ["fagen", *report.peers()]
-    figure, axes = plt.subplots(figsize=(2.5 + 0.45 * len(report.cells), 5), layout="constrained")
+    figure = Figure(figsize=(2.5 + 0.45 * len(report.cells), 5), layout="constrained")
+    axes = figure.subplots()
     width = 0.8 / len(names)
     for index, name in enumerate(names):
         places = [n + index * width for n, cell in enumerate(report.cells) if name in cell.seconds]
@@ -124,18 +127,25 @@ def draw(report: BenchReport, path: Path) -> None:
     axes.set_ylabel("GFLOP/s over admitted pairs")
     axes.set_title(f"{report.machine}, {report.threads} threads, torch {report.torch}", fontsize=9)
     axes.legend()
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    figure.savefig(path, dpi=130)
+    with _writing(path):
+        figure.savefig(path, dpi=130, format="png")
 
 
 def summary(report: BenchReport) -> Sequence[str]:
-    """A line a peer and direction, for people who read one line."""
-    return [
+    """A line a peer and direction, and the limits, for people who read one line."""
+    means = [
         f"{direction}: {mean:.2f}× {peer} (geometric mean)"
         for direction in ("forward", "backward")
         for peer in report.peers()
         if (mean := report.geometric_mean(peer, direction)) is not None
     ]
+    limits = ", ".join(f"{dtype} {rate / 1e9:.0f} GFLOP/s" for dtype, rate in report.peak.items())
+    return [*means, f"peak, of {report.threads} threads that multiply and add in registers: {limits}"]
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LockError(Problem(f"{path} cannot be written: {error.strerror}", hint="choose another file")) from None

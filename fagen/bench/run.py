@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,9 +13,11 @@ import torch
 from ..costs import ProblemSize, operations
 from ..runtime.check.cases import Case
 from ..runtime.check.inputs import Inputs, draw
+from ..runtime.kernel import Kernel
 from ..runtime.module import Module
-from ..runtime.reference import mask_matrix, trees
+from ..runtime.reference import trees
 from ..runtime.variant import Variant
+from ..target import ISAS
 from . import peers
 from .measure import Timing, interleave
 from .peak import peak_flops
@@ -39,7 +41,9 @@ def bench(module: Module, options: Options, progress: Callable[[str], None] = la
 
     Raises ValueError if ``options.variants`` names one that the module lacks.
     """
-    isa = module.manifest["isa"]["name"]
+    # Variants may be built for several instruction sets; the limit is that of the most capable.
+    built_for = module.manifest["isa"]["name"].split(", ")
+    isa = next(name for name in ISAS if name in built_for)
     threads = torch.get_num_threads()
     cells: list[Cell] = []
     for name in options.variants or [variant.name for variant in module.variants()]:
@@ -57,55 +61,67 @@ def bench(module: Module, options: Options, progress: Callable[[str], None] = la
     )
 
 
-def _cells(op: Any, size: ProblemSize, options: Options) -> Iterable[Cell]:
-    variant: Variant = op.variant
+def _cells(kernel: Kernel, size: ProblemSize, options: Options) -> Iterator[Cell]:
+    variant = kernel.variant
     case = Case("bench", size.q_len, size.kv_len, size.batch, size.heads, size.kv_heads, runs=True)
     inputs = draw(variant, [tree for tree in trees(variant) if tree is not None], case, options.seed)
-    shape = (size.batch, size.heads, size.kv_heads, size.q_len, size.kv_len)
-    rivals = {"sdpa": peers.sdpa(variant, shape, inputs.params)}
+    rivals = {"sdpa": peers.sdpa(variant, size, inputs.params)}
     if options.flex:
-        rivals["flex"] = peers.flex(variant, shape, inputs.params)
-    forward, backward = _calls(op, inputs, {name: call for name, call in rivals.items() if call is not None})
+        rivals["flex"] = peers.flex(variant, size, inputs.params)
+    calls = _calls(kernel, inputs, {name: peer for name, peer in rivals.items() if peer is not None})
     pairs = _admitted(variant, size, inputs)
-    timings = interleave(forward, rounds=options.rounds)
+    timings = interleave({name: call.run for name, call in calls.items()}, rounds=options.rounds)
     yield _cell(variant, "forward", size, operations(variant, pairs, "forward"), timings)
     if variant.backward and options.backward:
-        timings = interleave(backward(), rounds=options.rounds)
+        timings = interleave(_backward_calls(calls), rounds=options.rounds)
         yield _cell(variant, "backward", size, operations(variant, pairs, "backward"), timings)
 
 
-def _calls(
-    op: Any, inputs: Inputs, rivals: Mapping[str, peers.Attention]
-) -> tuple[dict[str, Callable[[], object]], Callable[[], dict[str, Callable[[], object]]]]:
-    """The forward calls (inputs require grad: a training forward), and a maker of the backward calls."""
-    variant: Variant = op.variant
-    ours = [tensor.detach().requires_grad_(variant.backward) for tensor in (inputs.q, inputs.k, inputs.v)]
-    extra = {**inputs.extras(), **inputs.params}
-    swap = variant.layout == "bshd"
-    theirs = [(t.detach().transpose(1, 2) if swap else t.detach()).contiguous().requires_grad_() for t in ours]
-    forward: dict[str, Callable[[], object]] = {"fagen": lambda: op(*ours, **extra)}
-    for name, call in rivals.items():
-        forward[name] = partial(call, *theirs)
+@dataclass(frozen=True)
+class _Call:
+    """A forward call; ``leaves`` are its q, k and v, which require grad where it has a backward pass."""
 
-    def backward() -> dict[str, Callable[[], object]]:
-        calls: dict[str, Callable[[], object]] = {}
-        for name, call in forward.items():
-            leaves = ours if name == "fagen" else theirs
-            out = call()
-            assert isinstance(out, torch.Tensor)
-            d_out = torch.randn_like(out)
-            calls[name] = partial(torch.autograd.grad, out, leaves, d_out, retain_graph=True)
-        return calls
+    run: Callable[[], torch.Tensor]
+    leaves: tuple[torch.Tensor, ...]
 
-    return forward, backward
+    @property
+    def differentiable(self) -> bool:
+        return self.leaves[0].requires_grad
+
+
+def _calls(kernel: Kernel, inputs: Inputs, rivals: Mapping[str, peers.Peer]) -> dict[str, _Call]:
+    """Everyone's forward call, as in training where there is a backward pass."""
+    variant = kernel.variant
+    own: Any = kernel  # each variant has a signature of its own
+
+    def leaves(differentiable: bool, *, heads_first: bool) -> tuple[torch.Tensor, ...]:
+        tensors = [tensor.detach() for tensor in (inputs.q, inputs.k, inputs.v)]
+        if heads_first:
+            tensors = [tensor.transpose(1, 2).contiguous() for tensor in tensors]
+        return tuple(tensor.requires_grad_(differentiable and variant.backward) for tensor in tensors)
+
+    ours = leaves(True, heads_first=False)
+    calls = {"fagen": _Call(partial(own, *ours, **inputs.extras()), ours)}
+    for name, peer in rivals.items():
+        theirs = leaves(peer.differentiable, heads_first=variant.layout == "bshd")
+        calls[name] = _Call(partial(peer.call, *theirs), theirs)
+    return calls
+
+
+def _backward_calls(calls: Mapping[str, _Call]) -> dict[str, Callable[[], object]]:
+    """The gradients of q, k and v, over one graph again and again."""
+    found: dict[str, Callable[[], object]] = {}
+    for name, call in calls.items():
+        if call.differentiable:
+            o = call.run()
+            found[name] = partial(torch.autograd.grad, o, call.leaves, torch.randn_like(o), retain_graph=True)
+    return found
 
 
 def _admitted(variant: Variant, size: ProblemSize, inputs: Inputs) -> float:
     """Pairs that the mask admits, over batches and heads."""
-    pairs = float(size.batch * size.heads * size.q_len * size.kv_len)
-    if variant.mask is None:
-        return pairs
-    allowed = mask_matrix(variant, size.batch, size.heads, size.q_len, size.kv_len, inputs.params)
+    allowed = peers.admitted(variant, size, inputs.params)
+    pairs = size.batch * size.heads * size.q_len * size.kv_len
     return pairs * float(allowed.sum(dtype=torch.float64)) / allowed.numel()
 
 

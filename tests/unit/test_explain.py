@@ -54,8 +54,17 @@ def test_costs_by_hand() -> None:
     q, kv, lse = 2 * 4 * 100 * 64 * 4, 2 * 2 * 200 * 64 * 4, 2 * 4 * 100 * 4
     assert forward.moved == q + 2 * kv + q + lse
     assert forward.moved_unfused == forward.moved + pairs * (4 + 4 + 4 + 4)
+    assert forward.extra == 2 * 2 * 200 * (64 + 64) * 4
     assert forward.extra_unfused == pairs * 8
-    assert str(costs(READY["full_d64"], "forward").operations) == "256*pairs"
+    assert backward.extra == 2 * 4 * 100 * (64 + 1) * 4
+    assert backward.extra_unfused == pairs * 12
+    assert str(costs(_plan("full_d64"), "forward").operations) == "256*pairs"
+
+
+@pytest.mark.parametrize("size", ["Sq0,Skv5", "Sq5,Skv0", "Sq0,Skv0"])
+def test_an_empty_problem_has_a_map(size: str) -> None:
+    found = explain(_plan("causal_d64"), parse_size(size))
+    assert found.map.admitted == 0 and "never run: 0" in found.text()
 
 
 def test_the_text_names_every_choice_with_its_reason() -> None:
