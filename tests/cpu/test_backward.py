@@ -1,4 +1,4 @@
-"""The backward kernel against autograd of the float64 oracle: dtypes, instruction sets, shapes, layouts, expressions."""
+"""The backward kernel against autograd of the float64 oracle: dtypes, ISAs, shapes, layouts, expressions."""
 
 from __future__ import annotations
 
@@ -143,7 +143,11 @@ def test_masks_of_many_kinds() -> None:
 PARAMS = {
     "scalar": (Param("t", "f32", (), grad=True), "softcap(20) * t", lambda B, H, S: torch.tensor(0.7)),
     "heads": (Param("t", "f32", ("H",), grad=True), "alibi(t)", lambda B, H, S: torch.rand(H)),
-    "batch_heads": (Param("t", "bf16", ("B", "H"), grad=True), "s * t[b, h]", lambda B, H, S: torch.rand(B, H).bfloat16()),
+    "batch_heads": (
+        Param("t", "bf16", ("B", "H"), grad=True),
+        "s * t[b, h]",
+        lambda B, H, S: torch.rand(B, H).bfloat16(),
+    ),
     "key_heads": (Param("t", "f32", ("Hk",), grad=True), "s * t[hk]", lambda B, H, S: torch.rand(H // 2)),
     "rows_and_keys": (
         Param("t", "f32", ("B", "H", "n"), grad=True),
