@@ -1,7 +1,7 @@
 """The schema of a spec: one pydantic model a level, whose descriptions and examples editors and docs/spec.md show.
 
 The models check the shape of what was written and no more; what a word means (names, expressions, targets) is
-checked in ``check.py`` and ``expand.py``, which know more than one key at a time.
+checked in ``load.py`` and ``expand.py``, which know more than one key at a time.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from .functions import EXTREMES, TYPE_KEEPING
 
 Type = Literal["bool", "int", "real"]
 
-# The names every expression knows, with their types: what each means is in design.md section 2.
+# The names every expression knows, with their types; docs/spec.md says what each means.
 NAMES: dict[str, Type] = {
     "s": "real",  # the scaled score; in `score` only
     "b": "int",  # sequence
