@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .costs import ProblemSize
@@ -85,6 +85,7 @@ def tile_map(plan: Plan, size: ProblemSize) -> TileMap:
     """
     variant = plan.variant
     tile_q, tile_kv = plan.forward.tile_q, plan.forward.tile_kv
+    size = replace(size, batch=max(size.batch, 1))  # an empty batch has no first entry, but every entry has this map
     params = _drawn_params(plan, size)
     work = Work(0, 0, 0, size.q_len, size.kv_len, params)
     bounds = MaskBounds(variant)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from typer.testing import CliRunner
+
+from fagen.cli import app
 from fagen.cli.size import parse_size
 from fagen.costs import ProblemSize, costs, operations
 from fagen.explain import explain
@@ -13,6 +17,7 @@ from fagen.spec import expand, load
 from fagen.tilemap import FULL, IN_VAIN, PARTIAL, SKIPPED, tile_map
 
 READY = {variant.name: variant for variant in expand(load(specs_dir() / "cpu.yaml"))}
+RUN = CliRunner()
 SIZES = ("S1024", "S1000", "Sq300,Skv2000", "Sq2000,Skv300", "S97", "Sq1,Skv777")
 
 
@@ -36,6 +41,24 @@ def test_the_map_of_a_causal_mask() -> None:
             assert kind == (SKIPPED if near > last else FULL if far <= first else PARTIAL)
     assert found.admitted == 1000 * 1001 / 2
     assert found.count(FULL) + found.count(PARTIAL) + found.count(SKIPPED) == found.total
+
+
+def test_an_empty_batch_costs_nothing() -> None:
+    found = explain(_plan("documents_d64"), ProblemSize(batch=0, q_len=300, kv_len=300))
+    assert found.map.count(PARTIAL) > 0
+    assert all(cost.operations == cost.moved == cost.extra == 0 for cost in found.costs)
+
+
+def test_the_command() -> None:
+    words = ["explain", "window_d64", "--spec", str(specs_dir() / "cpu.yaml"), "--size", "B2,H8,Hk4,Sq300,Skv500"]
+    text = RUN.invoke(app, words)
+    assert text.exit_code == 0 and "forward, at B 2, H 8, Hk 4, Sq 300, Skv 500" in text.stdout
+    found = json.loads(RUN.invoke(app, [*words, "--json"]).stdout)
+    assert found["variant"]["name"] == "window_d64" and found["size"]["kv_len"] == 500
+    words[1] = "windw_d64"
+    wrong = RUN.invoke(app, words)
+    assert wrong.exit_code == 2 and "no variant windw_d64 in " in wrong.stderr
+    assert RUN.invoke(app, [*words[:4], "--size", "S1,S2"]).exit_code == 2
 
 
 def test_a_large_map_is_drawn_small() -> None:
