@@ -15,6 +15,7 @@ from ..errors import PlanError, Problem
 from ..render import Source
 from ..render_module import HOST_FLAGS, LINK_FLAGS, render_module
 from ..resources import templates_dir
+from ..runtime.variant import Variant
 from ..spec import expand, load
 from ..target import ISAS
 from ..toolchain import OLDEST_TORCH, Compiler, Torch
@@ -31,10 +32,13 @@ _HOST = "binding.cpp"
 _NAME = "name.cpp"  # the one unit that holds the namespace
 
 
-def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, cache: Cache, check: str) -> Job:
+def make_job(
+    path: Path, inputs: str | None, compiler: Compiler, torch: Torch, verdicts: Cache | None, check: str
+) -> Job:
     """The job that builds the spec at ``path``. Raises :class:`SpecError` or :class:`PlanError`.
 
-    ``inputs`` is the digest that the manifest keeps, ``check`` the level of checking.
+    ``inputs`` is the digest that the manifest keeps, ``check`` the level of checking, ``verdicts`` where earlier
+    verdicts are looked up (None: check everything again).
     """
     spec = load(path)
     variants = expand(spec)
@@ -48,8 +52,13 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
     isas = list(dict.fromkeys(p.isa for p in plans if p.isa is not None))
     features = tuple(dict.fromkeys(feature for isa in isas for feature in ISAS[isa].features))
 
-    def module_files(namespace: str) -> dict[str, str]:
-        return render_module(spec.name, variants, namespace=namespace, features=features, spec_file=path.name)
+    def module_files(namespace: str, of: Sequence[Variant] = variants) -> dict[str, str]:
+        return render_module(spec.name, of, namespace=namespace, features=features, spec_file=path.name)
+
+    def front_key(variant: Variant) -> str:
+        """Of all that stands between a caller and this variant's kernels, whatever other variants there are."""
+        files = module_files("", [variant])
+        return digest([files, _host(files[_HOST], headers, compiler, torch).key])
 
     host = _host(module_files(f"fagen_{spec.name}")[_HOST], headers, compiler, torch)
     units = [host, *(unit for group in kernels.values() for unit in group)]
@@ -72,7 +81,7 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
         from ..check import check_module
 
         command = f"fagen check {shlex.quote(str(shown_path(kept)))} -v"
-        return check_module(folder, level=check, cache=cache, progress=progress, command=command)
+        return check_module(folder, level=check, cache=verdicts, progress=progress, command=command)
 
     return Job(
         name=spec.name,
@@ -105,7 +114,7 @@ def make_job(path: Path, inputs: str | None, compiler: Compiler, torch: Torch, c
                 {
                     "variant": p.variant.to_json(),
                     "plan": p.to_json(),
-                    "objects": [unit.key for unit in kernels[p.variant.name]],
+                    "objects": [*(unit.key for unit in kernels[p.variant.name]), front_key(p.variant)],
                 }
                 for p in plans
             ],

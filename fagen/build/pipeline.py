@@ -67,7 +67,7 @@ def build(
         tools = Tools(compiler, find_ninja(), locate_cache())
         from .module_job import make_job  # the rest of the compiler: an unchanged build does without
 
-        job = make_job(path, inputs, compiler, torch, tools.cache, check)
+        job = make_job(path, inputs, compiler, torch, None if force else tools.cache, check)
         places = Places(out, job.name)
         outcome = run(job, places, tools, jobs=jobs, force=force, progress=progress)
     finally:

@@ -40,7 +40,7 @@ def file_digests(folder: Path) -> dict[str, str]:
 def is_current(folder: Path, inputs: str, check: str) -> bool:
     """Whether ``folder`` holds, undamaged, what these inputs give, checked at least as much as ``check`` asks."""
     manifest = read_manifest(folder)
-    if manifest is None:
+    if manifest is None or manifest.get("name") != folder.name:  # a copy under another name is nobody's module
         return False
     build = manifest.get("build")
     files = manifest.get("files")

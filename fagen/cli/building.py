@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -35,6 +36,14 @@ def _summary(result: BuildResult) -> str:
     units = f"{made} unit{'s' * (made != 1)} compiled, {cached} from the cache"
     peak = max((unit["peak_mb"] for unit in result.report["units"].values()), default=0.0)
     text = f"{place}: {units}; {result.seconds:.1f} s, at most {peak:.0f} MiB a compiler"
+    text += f"\n  check: {_verdict(result.report['check'])}"
     for entry in result.report["skipped"]:
         text += f"\n  left out: {entry['name']}, which waits for {', '.join(entry['waits_for'])}"
     return text
+
+
+def _verdict(check: Mapping[str, Any] | None) -> str:
+    if check is None:
+        return "off"
+    text = f"{check['verdict']}; {check['killed']} of {check['mutants']} mutants told apart"
+    return text + ("; `--check full` takes the time it needs" if check["verdict"] == "partial" else "")

@@ -49,7 +49,7 @@ def small_job(
             raise CheckError("wrong value")
         return {"checked": value}
 
-    manifest = {"fagen": "0", "build": {"inputs": inputs, "check": "auto"}}
+    manifest = {"fagen": "0", "name": name, "build": {"inputs": inputs, "check": "auto"}}
     return Job(name, inputs, "library.so", made, "", headers, (), manifest, "auto", fill, check)
 
 
