@@ -37,7 +37,9 @@ def check_backward(
     d_lse = torch.randn(lse.shape) if lse_gradient else None
     got = kernel(q, k, v, o, lse, d_o, d_lse, sink=sink, params=params, threads=threads)
     inputs = Inputs(q, k, v, d_o, d_lse, sink, params, None, {})
-    as_given = {name: tensor.to(params[name[2:]].dtype) if name[2:] in params else tensor for name, tensor in got.items()}
+    as_given = {
+        name: tensor.to(params[name[2:]].dtype) if name[2:] in params else tensor for name, tensor in got.items()
+    }
     for deviation in expect(variant, inputs, gradients=True).judge(as_given):
         assert deviation.passed, deviation
     return got
