@@ -115,8 +115,8 @@ class _Builder:
             self.alias(event, index)
         elif isinstance(event, yaml.ScalarEvent):
             self.node_starts(event, index)
-            self.add(self.scalar(event), 1)
-            self.anchor(event.anchor, 1, index)
+            self.add(self.scalar(event))
+            self.anchor(event.anchor, 1)
         elif isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
             self.node_starts(event, index)
             if len(self.open) >= MAX_DEPTH:
@@ -131,8 +131,8 @@ class _Builder:
             if done.anchor is not None:
                 self.unfinished.remove(done.anchor)
             held = self.values - done.values_before
-            self.add(done.finish(), held)
-            self.anchor(done.anchor, held, index)
+            self.add(done.finish())
+            self.anchor(done.anchor, held)
 
     def in_braces(self) -> bool:
         return bool(self.open) and self.open[-1].in_braces
@@ -153,7 +153,7 @@ class _Builder:
         if self.values > MAX_VALUES:
             raise self.stop(f"more than {MAX_VALUES:,} values (aliases counted each time they are used)", index)
 
-    def anchor(self, name: str | None, held: int, index: int) -> None:
+    def anchor(self, name: str | None, held: int) -> None:
         if name is not None and self.last is not None:
             self.anchors[name] = (self.last, held)
 
@@ -168,14 +168,14 @@ class _Builder:
                 "if `*` begins an expression, quote it",
             )
             text = self.text[index : event.end_mark.index]
-            self.add(Scalar(self.place(index), text, None, index, event.end_mark.index, "", self.in_braces()), 0)
+            self.add(Scalar(self.place(index), text, None, index, event.end_mark.index, "", self.in_braces()))
             return
         node, held = self.anchors[name]
         self.unused.pop(name, None)
         self.count(held, index)
         if _depth(node) + len(self.open) > MAX_DEPTH:
             raise self.stop(f"nested more than {MAX_DEPTH} deep", index)
-        self.add(node, held)
+        self.add(node)
 
     def scalar(self, event: Any) -> Scalar:
         start, end = event.start_mark.index, event.end_mark.index
@@ -189,7 +189,7 @@ class _Builder:
         text = event.value or (_tag(event) if event.tag else "")  # so that a tag alone is not "no value" as well
         return Scalar(self.place(start), text, value, start, end, style, self.in_braces())
 
-    def add(self, node: Node, held: int) -> None:
+    def add(self, node: Node) -> None:
         self.last = node
         if not self.open:
             self.root = node
