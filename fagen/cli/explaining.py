@@ -9,7 +9,7 @@ import typer
 from ..build.failure import shown_path
 from ..build.planning import plan_spec
 from ..build.published import read_manifest
-from ..errors import Problem, SpecError
+from ..errors import PlanError, Problem, SpecError
 from ..explain import explain
 from ..plan import Plan
 from ..resources import specs_dir
@@ -28,8 +28,12 @@ def explain_variant(name: str, spec: Path | None, size: str, out: Path, *, as_js
 
 
 def _find(name: str, spec: Path | None, out: Path) -> Plan:
-    """The variant's plan: from ``spec`` if given, else from the first published module or ready spec that has it."""
+    """The variant's plan: from ``spec`` if given, else from the first published module or ready spec that has it.
+
+    A ready spec whose target cannot be planned yet gives way to one whose target can.
+    """
     places: list[str] = []
+    refusal: PlanError | None = None
     for path in sorted(out.glob("*/manifest.json")) if spec is None else []:
         for entry in (read_manifest(path.parent) or {"variants": []})["variants"]:
             if entry["variant"]["name"] == name:
@@ -39,8 +43,13 @@ def _find(name: str, spec: Path | None, out: Path) -> Plan:
         loaded = load(path)
         for variant in expand(loaded):
             if variant.name == name:
-                return plan_spec(loaded, [variant])[0]
+                try:
+                    return plan_spec(loaded, [variant])[0]
+                except PlanError as error:
+                    refusal = refusal or error
         places.append(str(shown_path(path.absolute())))
+    if refusal is not None:
+        raise refusal
     raise SpecError(
         Problem(f"no variant {name} in {', '.join(places)}", hint="`fagen list SPEC` lists them, --spec names one")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -59,6 +60,13 @@ def test_the_command() -> None:
     wrong = RUN.invoke(app, words)
     assert wrong.exit_code == 2 and "no variant windw_d64 in " in wrong.stderr
     assert RUN.invoke(app, [*words[:4], "--size", "S1,S2"]).exit_code == 2
+
+
+def test_a_name_that_ready_specs_share_is_found_where_it_can_be_planned(tmp_path: Path) -> None:
+    found = RUN.invoke(app, ["explain", "causal_d64", "--out", str(tmp_path)])
+    assert found.exit_code == 0 and "causal_d64, of spec cpu, for cpu" in found.stdout
+    refused = RUN.invoke(app, ["explain", "causal_d256", "--out", str(tmp_path)])
+    assert refused.exit_code == 3 and "not built yet" in refused.stderr
 
 
 def test_a_large_map_is_drawn_small() -> None:
