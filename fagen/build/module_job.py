@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,9 +57,9 @@ def make_job(
     def front_key(variant: Variant) -> str:
         """Of all that stands between a caller and this variant's kernels, whatever other variants there are."""
         files = module_files("", [variant])
-        return digest([files, _host(files[_HOST], headers, compiler, torch).key])
+        return digest([files, host_unit(files[_HOST], headers, compiler, torch).key])
 
-    host = _host(module_files(f"fagen_{spec.name}")[_HOST], headers, compiler, torch)
+    host = host_unit(module_files(f"fagen_{spec.name}")[_HOST], headers, compiler, torch)
     units = [host, *(unit for group in kernels.values() for unit in group)]
     hash8 = digest([spec.name, sorted(unit.key for unit in units)])[:8]
     files = module_files(f"fagen_{spec.name}_{hash8}")
@@ -73,7 +72,7 @@ def make_job(
         for name, text in files.items():
             if name not in (_HOST, _NAME):
                 (folder / name).write_text(text, encoding="utf-8")
-        shutil.copytree(_RUNTIME, folder / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
+        _copy_runtime(folder / "runtime")
 
     def run_check(folder: Path, kept: Path, progress: Progress) -> Mapping[str, Any]:
         if check == "off":
@@ -131,7 +130,8 @@ def _kernel(source: Source, headers: Headers, compiler: Compiler) -> Unit:
     return Unit(source.name, f"{source.variant} {source.direction}", source.text, tuple(source.flags), key)
 
 
-def _host(text: str, headers: Headers, compiler: Compiler, torch: Torch) -> Unit:
+def host_unit(text: str, headers: Headers, compiler: Compiler, torch: Torch) -> Unit:
+    """The unit of a module's ``binding.cpp``."""
     # torch's headers are known by its version; where they are is this machine's business.
     key = object_key(
         text, HOST_FLAGS, headers, compiler=compiler.identity, extra=[f"torch {torch.version}", *LINK_FLAGS]
@@ -139,6 +139,14 @@ def _host(text: str, headers: Headers, compiler: Compiler, torch: Torch) -> Unit
     local = [f"-isystem{folder}" for folder in torch.include_dirs]
     local.append(f"-fmacro-prefix-map={torch.root}=torch")  # its headers put their own paths into messages
     return Unit(_HOST, "binding", text, HOST_FLAGS, key, tuple(local))
+
+
+def _copy_runtime(folder: Path) -> None:
+    """Contents alone: an installed fagen may be read-only, and a published module must be deletable."""
+    for path in sorted(_RUNTIME.rglob("*.py")):
+        copy = folder / path.relative_to(_RUNTIME)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
 
 
 def _write_sources(folder: Path, units: Sequence[Unit], headers: Headers) -> None:

@@ -76,6 +76,9 @@ def build(
     fagen build my.yaml --check full         every case, however long it takes
     MAX_JOBS=2 fagen build my.yaml           at most two compilers at once
     fagen build my.yaml --json               what was built, seconds and memory per unit
+
+    \b
+    CXX names the compiler, FAGEN_CACHE_DIR the folder of compiled objects (else ~/.cache/fagen).
     """
     with errors_shown(as_json):
         from .building import build_all

@@ -11,7 +11,7 @@ _SHOWN_STEPS = 3
 class Bar:
     """Draws a build's events on stderr, one bar a stage; failures and notes stay as lines above it."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -20,7 +20,7 @@ class Bar:
             TimeElapsedColumn(),
             TextColumn("{task.fields[running]}", markup=False),
         )
-        self._progress = Progress(*columns, console=Console(stderr=True))
+        self._progress = Progress(*columns, console=console or Console(stderr=True))
         self._task: TaskID | None = None
         self._running: list[str] = []
 

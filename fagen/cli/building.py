@@ -46,4 +46,7 @@ def _verdict(check: Mapping[str, Any] | None) -> str:
     if check is None:
         return "off"
     text = f"{check['verdict']}; {check['killed']} of {check['mutants']} mutants told apart"
-    return text + ("; `--check full` takes the time it needs" if check["verdict"] == "partial" else "")
+    if check["unrun"]:
+        text += f"; no case ran {check['unrun']} lines of kernels (see `unrun` in manifest.json)"
+    slow = check["verdict"] == "partial" and check["level"] == "auto"
+    return text + ("; `--check full` takes the time it needs" if slow else "")

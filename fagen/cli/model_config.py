@@ -18,6 +18,22 @@ from ..errors import Problem, SpecError
 _MAX_BYTES = 4 << 20
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _PADDED = "kv < length[b]"
+# What Transformers takes where a config leaves a key out, for keys that decide what attention computes.
+_GEMMA = {"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma": {"head_dim": 256},
+    "gemma2": {**_GEMMA, "attn_logit_softcapping": 50.0, "num_attention_heads": 8, "num_key_value_heads": 4},
+    "gemma3_text": {**_GEMMA, "num_attention_heads": 8, "num_key_value_heads": 4},
+    "mistral": {"sliding_window": 4096},
+    "gpt_oss": {"head_dim": 64, "sliding_window": 128},
+    "cohere2": {"sliding_window": 4096},
+    "granite": {"attention_multiplier": 1.0},
+    "qwen2": {"use_sliding_window": False, "max_window_layers": 28},
+    "qwen2_moe": {"use_sliding_window": False, "max_window_layers": 28},
+    "qwen3": {"use_sliding_window": False, "max_window_layers": 28, "head_dim": 128},
+    "qwen3_moe": {"use_sliding_window": False, "max_window_layers": 28},
+    "smollm3": {"use_sliding_window": False},
+}
 _LENGTH = {"length": "{dtype: i32, shape: [B]}"}
 _SLOPE = {"slope": "{dtype: f32, shape: [H], grad: true}"}
 
@@ -95,6 +111,18 @@ class _Config:
             raise self.fail(f"`{name}` is not a mapping")
         return _Config(value, self.path)
 
+    def with_defaults(self, model_type: str) -> _Config:
+        """The same, with what the config leaves to Transformers."""
+        return _Config({**_DEFAULTS.get(model_type, {}), **self.values}, self.path)
+
+    def text(self) -> _Config:
+        """The part about the language model, where there are others."""
+        part = self.section("text_config")
+        if part is None:
+            return self
+        model_type = part.values.get("model_type", f"{self.values.get('model_type')}_text")
+        return _Config({"model_type": model_type, **part.values}, self.path).with_defaults(str(model_type))
+
     def refuse(self, name: str, accepted: tuple[Any, ...], why: str) -> None:
         """Refuse the file if option ``name`` is set to something else than one of ``accepted``."""
         value = self.values.get(name)
@@ -125,8 +153,9 @@ def read_model(path: Path) -> Model:
             f"`model_type` {model_type!r} is not known to this command" if model_type else "`model_type` is missing",
             f"known: {', '.join(sorted(_READERS))}; for others start with `fagen new NAME` and edit the spec",
         )
+    config = config.with_defaults(str(model_type))
+    text = config.text()
     layers, remarks = reader(config)
-    text = config.section("text_config") or config
     return Model(str(model_type), _dtype(config, text), _heads(text), tuple(layers), tuple(remarks))
 
 
@@ -168,7 +197,7 @@ def _head_dim(config: _Config) -> int:
 
 def _decoder(config: _Config, *, sink: bool = False, image: bool = False) -> _Read:
     """Decoders whose layers are causal, with or without a sliding window, as most language models are."""
-    config = config.section("text_config") or config
+    config = config.text()
     config.refuse("use_bidirectional_attention", (False,), "drops the causal mask")
     head_dim, scale, score = _head_dim(config), _scale(config), None
     cap = config.maybe_number("attn_logit_softcapping")
@@ -212,16 +241,15 @@ def _layer_kinds(config: _Config) -> list[str]:
         if strange:
             raise config.fail(f"`layer_types` has {strange[0]!r}, expected one of {', '.join(known)}")
         return list(dict.fromkeys(kinds))
-    window = config.maybe_integer("sliding_window")
-    if window is None or config.values.get("use_sliding_window") is False:
+    if config.values.get("attention_chunk_size") is not None:
+        raise config.fail("`layer_types` is missing, so which layers are chunked is not known", "add it to the config")
+    if config.maybe_integer("sliding_window") is None or not config.flag("use_sliding_window", True):
         return ["full_attention"]
     model_type = config.values.get("model_type")
-    if model_type in ("gemma2", "gpt_oss"):  # they alternate, starting with a window
-        return ["sliding_attention", "full_attention"]
-    if model_type in ("gemma3", "gemma3_text", "cohere2"):  # every n-th layer sees all keys
+    if model_type in ("gemma2", "gemma3_text", "gpt_oss", "cohere2"):  # every second, or n-th, layer sees all keys
         return ["sliding_attention", "full_attention"]
     if model_type in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"):  # the first layers see all keys
-        first = config.values.get("max_window_layers", 0)
+        first = config.values.get("max_window_layers")
         count = config.integer("num_hidden_layers")
         if not isinstance(first, int) or isinstance(first, bool):
             raise config.fail(f"`max_window_layers` is {first!r}, expected an integer")
@@ -279,7 +307,7 @@ def _mpt(config: _Config) -> _Read:
     attention = config.section("attn_config") or _Config({}, config.path)
     attention.refuse("prefix_lm", (False,), "lets a prefix see itself whole")
     scale = attention.maybe_number("softmax_scale")
-    if not attention.flag("alibi"):
+    if not attention.flag("alibi", True):
         return [Layer("causal", _head_dim(config), "every layer", mask="causal", scale=scale)], []
     score = "s + slope[h] * (kv - kv_len + 1)"
     layer = Layer("alibi", _head_dim(config), "every layer", mask="causal", score=score, scale=scale, params=_SLOPE)
@@ -321,8 +349,8 @@ def _vision(config: _Config) -> _Read:
 
 def _clip(config: _Config) -> _Read:
     layers, _ = _vision(config)
-    text = config.section("text_config")
-    if text is not None:
+    text = config.text()
+    if text is not config:
         causal = config.values.get("model_type") == "clip"
         mask, params = ("causal", {}) if causal else (_PADDED, _LENGTH)
         layers.append(Layer("text", _head_dim(text), "the text tower", mask=mask, params=params))
@@ -341,7 +369,7 @@ def _seq2seq(config: _Config) -> _Read:
 
 
 _READERS: dict[str, Callable[[_Config], _Read]] = {
-    **dict.fromkeys(("llama", "mistral", "mixtral", "ministral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), _decoder),
+    **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), _decoder),
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "phi", "phi3", "olmo", "olmo2", "granite", "smollm3"), _decoder),
     **dict.fromkeys(("cohere", "cohere2", "starcoder2", "stablelm", "gpt_neox", "llama4", "llama4_text"), _decoder),
     **dict.fromkeys(("qwen3_next", "opt"), _decoder),

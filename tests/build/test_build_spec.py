@@ -204,10 +204,16 @@ def test_an_edited_header_with_an_old_time(place: Path, cache: Path, source: Pat
 def test_source_tree_and_cache_are_only_read(place: Path, cache: Path, source: Path) -> None:
     """With everything prebuilt (by a fagen in another folder), a build writes to its output alone."""
     fagen("build", "tiny.yaml", cwd=place, cache=cache)
+    for path in [source, *source.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
     before = tree(source), tree(cache)
     value, _ = fagen("build", "tiny.yaml", "--out", "again", cwd=place, cache=cache, root=source)
     assert value["builds"][0]["compiled"] == []
     assert (tree(source), tree(cache)) == before
+    # The module itself can be replaced and deleted.
+    assert all(path.stat().st_mode & 0o200 for path in (place / "again").rglob("*"))
+    for path in source.rglob("*"):
+        path.chmod(0o755)
 
 
 @pytest.fixture

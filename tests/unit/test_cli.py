@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fagen import __version__
 from fagen.build.progress import Plain
 from fagen.cli import app
+from fagen.cli.bar import Bar
 from fagen.cli.output import errors_shown
 from fagen.cli.size import ProblemSize, parse_size
 from fagen.errors import (
@@ -203,3 +206,22 @@ def test_plain_progress(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "compile [1/2] a forward: 1.5 s\nwaiting\n"
+
+
+def test_bar_names_what_is_compiling() -> None:
+    """On a terminal: the steps that run now beside the bar, failures and notes as lines of their own."""
+    stream = io.StringIO()
+    bar = Bar(Console(file=stream, force_terminal=True, width=120))
+    bar.note("waiting for another build of cpu")
+    bar.stage("compile", 3)
+    for step in ("a forward", "a backward"):
+        bar.start(step)
+    bar._progress.refresh()  # rather than at the next tenth of a second
+    bar.finish("a forward", "1.5 s, 90 MiB")
+    bar.finish("a backward", "failed")
+    bar.close()
+    text = stream.getvalue()
+    assert "waiting for another build of cpu" in text
+    assert "a forward, a backward" in text
+    assert "a backward: failed" in text
+    assert "2/3" in text

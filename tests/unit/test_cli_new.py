@@ -122,7 +122,27 @@ EXPECTED: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]] = [
         {**LLAMA, "model_type": "mistral", "sliding_window": 4096},
         {"sliding_4096": {**CAUSAL, "mask": "causal and q - kv < 4096"}},
     ),
+    ({**LLAMA, "model_type": "mistral"}, {"sliding_4096": {**CAUSAL, "mask": "causal and q - kv < 4096"}}),
     ({**LLAMA, "model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, {"causal": CAUSAL}),
+    ({**LLAMA, "model_type": "qwen3", "sliding_window": 4096}, {"causal": CAUSAL}),
+    (
+        # As it is published: all that its text model has in common with others is left to Transformers.
+        {
+            "model_type": "gemma3",
+            "torch_dtype": "bfloat16",
+            "text_config": {"hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024},
+        },
+        {
+            "sliding_1024": {"head_dim": 256, "scale": 1 / 16, "mask": "causal and q - kv < 1024"},
+            "causal": {"head_dim": 256, "scale": 1 / 16, "mask": "causal"},
+        },
+    ),
+    (
+        {"model_type": "gemma2", "torch_dtype": "bfloat16"},
+        {"sliding_4096": {"head_dim": 256, "scale": 1 / 16, "score": "softcap(50)"}, "causal": {"mask": "causal"}},
+    ),
+    ({"model_type": "mpt", "d_model": 512, "n_heads": 8}, {"alibi": {"head_dim": 64}}),
+    ({"model_type": "mpt", "d_model": 512, "n_heads": 8, "attn_config": {"alibi": False}}, {"causal": CAUSAL}),
     (
         {
             **LLAMA,
@@ -203,6 +223,8 @@ REFUSED: list[tuple[Any, str]] = [
     ({**LLAMA, "num_key_value_heads": 5}, "32 query heads are not a multiple of 5 key heads"),
     ({**LLAMA, "torch_dtype": "float8_e4m3fn"}, "`torch_dtype` is 'float8_e4m3fn'"),
     ({**LLAMA, "layer_types": ["sideways_attention"]}, "`layer_types` has 'sideways_attention'"),
+    ({**LLAMA, "model_type": "llama4_text", "attention_chunk_size": 8192}, "`layer_types` is missing"),
+    ({**LLAMA, "model_type": "qwen2", "sliding_window": 9, "use_sliding_window": 1}, "`use_sliding_window` is 1"),
     ({**LLAMA, "layer_types": ["mamba"]}, "none of its layers is softmax attention"),
     ({**LLAMA, "layer_types": ["sliding_attention"]}, "`sliding_window` is missing"),
     ({**GEMMA2, "query_pre_attn_scalar": "256"}, "`query_pre_attn_scalar` is '256'"),
