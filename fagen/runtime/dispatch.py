@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from .fakes import DTYPES
 from .language import LanguageError, canonical, parse, unparse
+from .language.nodes import Name, walk
 from .suggest import describe, nearest, spec_entry, with_extents
 from .variant import Expression, Param, Variant
 
@@ -25,7 +27,8 @@ _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class Request:
     """What a call asks for, in so far as it decides the variant. Hashable: the choice is made once for each.
 
-    ``mask`` and ``score`` are the caller's texts, ``params`` what is known of the run-time inputs passed.
+    ``mask`` and ``score`` are the caller's texts, ``params`` what is known of the run-time inputs passed; ``scaled``
+    says that the call brings a scale of its own.
     """
 
     mask: str | None
@@ -38,6 +41,8 @@ class Request:
     params: tuple[Param, ...]
     layout: str | None
     backward: bool
+    align: str
+    scaled: bool
 
 
 class Dispatcher:
@@ -63,6 +68,7 @@ class Dispatcher:
         sink: Tensor | None,
         return_lse: bool,
         out: Tensor | None,
+        align: str,
         layout: str | None,
         fallback: str | None,
     ) -> Any:
@@ -70,12 +76,15 @@ class Dispatcher:
             raise ValueError(f"attention: fallback: expected None or 'reference', found {fallback!r}")
         if layout not in (None, "bshd", "bhsd"):
             raise ValueError(f"attention: layout: expected 'bshd' or 'bhsd', found {layout!r}")
+        if align not in ("bottom_right", "top_left"):
+            raise ValueError(f"attention: align: expected 'bottom_right' or 'top_left', found {align!r}")
         _check_tensors({"q": q, "k": k, "v": v, **({} if sink is None else {"sink": sink}), **params})
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
         tensors = (q, k, v, *params.values()) if sink is None else (q, k, v, sink, *params.values())
         backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         shapes = tuple((name, p.dtype, p.dim(), p.requires_grad) for name, p in params.items())
-        key: tuple[Any, ...] = (mask, score, dtype, q.device.type, sink is not None, shapes, layout, backward)
+        asked = (sink is not None, shapes, layout, backward, align, scale is not None)
+        key: tuple[Any, ...] = (mask, score, dtype, q.device.type, *asked)
         dims = (q.shape[-1], v.shape[-1])
         names = [name for name, head_dim, value_dim in self.choose(*key) if (head_dim, value_dim) == dims]
         if not names:
@@ -114,13 +123,15 @@ class Dispatcher:
         shapes: tuple[tuple[str, torch.dtype, int, bool], ...],
         layout: str | None,
         backward: bool,
+        align: str,
+        scaled: bool,
     ) -> Request:
         params = tuple(
             self._declared.get(name) or Param(name, _DTYPE_NAMES.get(kind, str(kind)), ("n",) * rank, grad)
             for name, kind, rank, grad in shapes
         )
         kind = _DTYPE_NAMES.get(dtype, str(dtype))
-        return Request(mask, score, head_dim, value_dim, kind, device, sink, params, layout, backward)
+        return Request(mask, score, head_dim, value_dim, kind, device, sink, params, layout, backward, align, scaled)
 
     def _search(self, request: Request) -> tuple[tuple[str, int, int], ...]:
         wanted = self._meaning(request)
@@ -167,6 +178,10 @@ class Dispatcher:
             differences.append("score")
         if request.backward and not variant.backward:
             differences.append("backward")
+        if request.align != variant.align and _reads_position(variant):
+            differences.append("align")
+        if not request.scaled and not _scaled_by_default(variant):
+            differences.append("scale")
         return differences
 
     def _refusal(self, request: Request) -> str:
@@ -203,6 +218,7 @@ class Dispatcher:
     ) -> Any:
         from .reference import reference
 
+        layout = request.layout or self._only_layout()
         if request not in self._warned:
             self._warned.add(request)
             warnings.warn(
@@ -215,7 +231,8 @@ class Dispatcher:
             name="attention",
             head_dim=request.head_dim,
             value_dim=request.value_dim,
-            layout=request.layout or "bshd",
+            layout=layout,
+            align=request.align,
             mask=_expression(request.mask, named, "mask"),
             score=_expression(request.score, named, "score"),
             sink=request.sink,
@@ -226,6 +243,15 @@ class Dispatcher:
         if out is not None:
             o = out.copy_(o)
         return (o, lse.to(torch.float32)) if return_lse else o
+
+    def _only_layout(self) -> str:
+        layouts = {variant.layout for variant in self._module.variants()}
+        if len(layouts) > 1:
+            raise ValueError(
+                f"attention: {self._module.name} has variants of layout bshd and of layout bhsd, and tensors do not "
+                'tell which of the two they are in: pass layout= with fallback="reference"'
+            )
+        return layouts.pop()
 
 
 def _check_tensors(tensors: Mapping[str, object]) -> None:
@@ -249,6 +275,19 @@ def _canonical(text: str | None, params: Mapping[str, Param], what: str) -> str 
         return None
     meaning = canonical(_parsed(text, params, what))
     return None if meaning == _NEUTRAL[what] else meaning
+
+
+def _reads_position(variant: Variant) -> bool:
+    """Whether the positions of queries, and so ``align``, have a say in what the variant computes."""
+    params = {param.name: param for param in variant.params}
+    parts = ((variant.mask, "mask"), (variant.score, "score"))
+    trees = [_parsed(part.resolved, params, what) for part, what in parts if part is not None]
+    return any(isinstance(node, Name) and node.id == "q" for tree in trees for node in walk(tree))
+
+
+def _scaled_by_default(variant: Variant) -> bool:
+    """Whether the variant's own scale is 1/sqrt(head_dim), as far as float32 can tell."""
+    return variant.scale is None or math.isclose(variant.scale, variant.head_dim**-0.5, rel_tol=2**-24)
 
 
 def _expression(text: str | None, params: Mapping[str, Param], what: str) -> Expression | None:

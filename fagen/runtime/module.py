@@ -95,6 +95,7 @@ class Module:
         sink: Tensor | None = None,
         return_lse: bool = False,
         out: Tensor | None = None,
+        align: str = "bottom_right",
         layout: str | None = None,
         fallback: str | None = None,
         **params: Tensor,
@@ -102,11 +103,16 @@ class Module:
         """Attention by whichever variant computes it: same head dims, dtype, device, mask and score.
 
         ``mask`` and ``score`` are expressions in the language of specs, compared by what they mean: "kv <= q" finds a
-        variant whose mask is `causal`. ``layout`` ("bshd" or "bhsd") is needed only where variants differ in nothing
-        else. No variant, or more than one, is a ``ValueError`` that says what to add or pass;
-        ``fallback="reference"`` computes the formula in plain torch instead, and warns once.
+        variant whose mask is `causal`. ``scale`` None is 1/sqrt(head_dim), whatever a variant's spec sets: one that
+        sets another scale is found only by a call that passes ``scale``, which any variant takes. ``align`` says which
+        position query row i has: i + Skv - Sq ("bottom_right") or i ("top_left"); variants whose expressions read q
+        must have the same. ``layout`` ("bshd" or "bhsd") is needed only where variants differ in nothing else.
+
+        No variant, or more than one, is a ``ValueError`` that says what to add or pass; ``fallback="reference"``
+        computes the formula in plain torch instead, and warns once. The fallback takes ``layout`` for granted only
+        where all variants of the module have the same.
         """
         return self._dispatcher(
-            q, k, v, mask, score, params, scale=scale, sink=sink, return_lse=return_lse, out=out, layout=layout,
-            fallback=fallback,
+            q, k, v, mask, score, params, scale=scale, sink=sink, return_lse=return_lse, out=out, align=align,
+            layout=layout, fallback=fallback,
         )  # fmt: skip

@@ -35,6 +35,8 @@ def describe(request: Request) -> str:
         parts.append(f"params {', '.join(param.name for param in request.params)}")
     if request.layout:
         parts.append(f"layout {request.layout}")
+    if request.align == "top_left":
+        parts.append("align top_left")
     if request.backward:
         parts.append("backward")
     return ", ".join(parts)
@@ -62,6 +64,8 @@ def spec_entry(request: Request, taken: set[str], new: Sequence[Param]) -> list[
         keys.append("sink: true")
     if request.layout:
         keys.append(f"layout: {request.layout}")
+    if request.align == "top_left":
+        keys.append("align: top_left")
     if request.backward:
         keys.append("backward: true")
     return [*lines, "variants:", f"  - {{{', '.join(keys)}}}"]
@@ -73,9 +77,17 @@ def nearest(candidates: list[tuple[Variant, list[str]]]) -> list[str]:
     return [
         f"near: {variant.name} ({variant.head_dim}, {variant.dtype}"
         f"{f', mask `{variant.mask.text}`' if variant.mask else ''}"
-        f"{f', score `{variant.score.text}`' if variant.score else ''}) differs in {', '.join(differences)}"
+        f"{f', score `{variant.score.text}`' if variant.score else ''}) differs in "
+        f"{', '.join(_difference(what, variant) for what in differences)}"
         for variant, differences in ranked
     ]
+
+
+def _difference(what: str, variant: Variant) -> str:
+    """What a variant differs in; with the argument that asks for it, where that is all it takes."""
+    if what in ("scale", "align"):
+        return f"{what} (pass {what}={getattr(variant, what)!r} to ask for it)"
+    return what
 
 
 def _param_line(param: Param) -> str:

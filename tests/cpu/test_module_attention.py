@@ -17,9 +17,8 @@ def test_by_meaning(small: ModuleType) -> None:
     want = small.causal_d16(*qkv)
     for mask in ("causal", "kv <= q", "q >= kv", "kv - q < 1", "not kv > q", "kv <= q and kv <= q"):
         assert torch.equal(small.attention(*qkv, mask, layout="bshd"), want), mask
-    assert torch.equal(small.attention(*qkv), small.plain_d16(*qkv))
-    assert torch.equal(small.attention(*qkv, mask="True", score="s"), small.plain_d16(*qkv))
     assert torch.equal(small.attention(*qkv, scale=0.1), small.plain_d16(*qkv, scale=0.1))
+    assert torch.equal(small.attention(*qkv, mask="True", score="s", scale=0.5), small.plain_d16(*qkv))
     o, lse = small.attention(*qkv, mask="causal", layout="bshd", return_lse=True)
     assert torch.equal(o, want) and lse.shape == (2, 4, 5)
     out = torch.empty_like(want)
@@ -92,6 +91,7 @@ def test_what_it_says_to_add_is_a_spec(small: ModuleType) -> None:
         ({"mask": "__import__('os')"}, "mask:"),
         ({"score": "causal"}, "score: a score change is a number"),
         ({"fallback": "slow"}, "fallback: expected None or 'reference', found 'slow'"),
+        ({"align": "left"}, "align: expected 'bottom_right' or 'top_left', found 'left'"),
         ({"layout": "sbhd"}, "layout: expected 'bshd' or 'bhsd', found 'sbhd'"),
     ],
 )
@@ -119,12 +119,13 @@ def test_fallback_warns_once_and_is_right(small: ModuleType) -> None:
     qkv, _ = naive.draw(small.causal_d16.variant)
     mask = "causal or kv < 3"
     with pytest.warns(UserWarning, match="falling back on the reference") as caught:
-        got = small.attention(*qkv, mask, fallback="reference")
+        got = small.attention(*qkv, mask, fallback="reference", layout="bshd")
     assert len(caught) == 1 and caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        again, lse = small.attention(*qkv, mask, fallback="reference", return_lse=True)
-        assert torch.equal(small.attention(*qkv, fallback="reference"), small.plain_d16(*qkv))  # a variant: no fallback
+        again, lse = small.attention(*qkv, mask, fallback="reference", layout="bshd", return_lse=True)
+        o = small.attention(*qkv, scale=0.5, fallback="reference")  # there is a variant: no fallback
+    assert torch.equal(o, small.plain_d16(*qkv))
     assert torch.equal(got, again) and got.dtype == torch.float32 and lse.dtype == torch.float32
     positions = torch.arange(5)[:, None] + 2
     allowed = (torch.arange(7) <= positions) | (torch.arange(7) < 3)
@@ -137,6 +138,6 @@ def test_fallback_has_gradients_and_params(small: ModuleType) -> None:
     qkv, _ = naive.draw(small.causal_d16.variant)
     bias = torch.rand(4, 5, 7, requires_grad=True)
     with pytest.warns(UserWarning, match="falling back"):
-        o = small.attention(*qkv, score="s + far[h, i, j]", far=bias, fallback="reference")
+        o = small.attention(*qkv, score="s + far[h, i, j]", far=bias, fallback="reference", layout="bshd")
     o.square().sum().backward()
     assert bias.grad.any()

@@ -28,7 +28,7 @@ class Layer(torch.nn.Module):
         self.project = torch.nn.Linear(16, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.kernel(*[self.project(x)] * 3) + self.attention(x, x, x)
+        return self.kernel(*[self.project(x)] * 3) + self.attention(x, x, x, scale=0.5)
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, copy.copy, lambda x: pickle.loads(pickle.dumps(x))])
@@ -112,6 +112,7 @@ o: Tensor = small.causal_d16(q, q, q)
 pair: tuple[Tensor, Tensor] = small.alibi_d16(q, q, q, slope=zeros(3), scale=0.1, return_lse=True)
 o = small.causal_d16(q, q, q, out=o)
 o = small.attention(q, q, q, mask="causal", fallback="reference")
+o = small.attention(q, q, q, mask="causal", align="top_left")
 o, lse = small.attention(q, q, q, "causal", return_lse=True, slope=zeros(3))
 o = small.sink_d16.reference(q, q, q, sink=zeros(3))
 empty: int = small.tile_counts("causal_d16", q, q).empty
@@ -125,6 +126,7 @@ WRONG = {
     "pair = small.causal_d16(q, q, q)": "assignment",
     "small.causal_d16(q, q, q, scale='x')": "call-overload",
     "small.attention(q, q, q, fallback='slow')": "call-overload",
+    "small.attention(q, q, q, align='left')": "call-overload",
     "small.nothing": "attr-defined",
 }
 

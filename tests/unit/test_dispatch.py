@@ -1,0 +1,98 @@
+"""What `attention` takes for granted: scale, align and layout, on modules whose kernels only say who was called."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fagen.runtime.dispatch import Dispatcher
+from fagen.runtime.language import parse, unparse
+from fagen.runtime.reference import reference
+from fagen.runtime.variant import Expression, Variant
+
+
+class Module:
+    """As much of a module as the dispatcher asks of it. Its kernels return their name and the scale they got."""
+
+    def __init__(self, *variants: Variant):
+        self.name, self.spec_file, self.manifest = "fake", "fake.yaml", {"target": "cpu"}
+        self.variants = lambda: variants
+        self.variant = {variant.name: variant for variant in variants}.__getitem__
+        self.kernels = {
+            variant.name: SimpleNamespace(variant=variant, _run=lambda *args, name=variant.name: (name, args[4]))
+            for variant in variants
+        }
+
+    def attention(self, *qkv: torch.Tensor, mask: str | None = None, **given: Any) -> Any:
+        """As Module.attention, with its defaults."""
+        defaults = {"scale": None, "sink": None, "return_lse": False, "out": None, "align": "bottom_right"}
+        defaults |= {"layout": None, "fallback": None}
+        return Dispatcher(self)(*qkv, mask, None, {}, **(defaults | given))  # type: ignore[arg-type]
+
+
+def variant(name: str, mask: str | None = None, **settings: Any) -> Variant:
+    expression = None if mask is None else Expression(mask, unparse(parse(mask, expect="mask")))
+    return Variant(name, 16, 16, "f32", mask=expression, **settings)
+
+
+def draw() -> tuple[torch.Tensor, ...]:
+    return tuple(torch.randn(3, 1, 4, 2, 16))
+
+
+def test_a_variant_of_another_scale_is_found_only_by_a_call_that_brings_one() -> None:
+    module = Module(variant("unscaled", scale=1.0))
+    with pytest.raises(ValueError, match=r"near: unscaled \(16, f32\) differs in scale \(pass scale=1.0 to ask for it"):
+        module.attention(*draw())
+    assert module.attention(*draw(), scale=1.0) == ("unscaled", 1.0)
+    assert module.attention(*draw(), scale=0.3) == ("unscaled", 0.3)
+
+
+def test_of_two_that_differ_in_scale_the_default_one_is_meant() -> None:
+    module = Module(variant("unscaled", scale=1.0), variant("plain"))
+    assert module.attention(*draw()) == ("plain", None)
+    with pytest.raises(ValueError, match="2 variants of fake do this: unscaled, plain; call the one you mean by name"):
+        module.attention(*draw(), scale=1.0)
+
+
+@pytest.mark.parametrize("scale", [0.25, 0.25 * (1 + 1e-9)])
+def test_the_default_scale_written_out_is_the_default(scale: float) -> None:
+    assert Module(variant("quarter", scale=scale)).attention(*draw()) == ("quarter", None)
+
+
+def test_align_is_compared_where_a_mask_reads_positions() -> None:
+    module = Module(variant("early", "causal", align="top_left"))
+    with pytest.raises(ValueError, match=r"early .* differs in align \(pass align='top_left' to ask for it"):
+        module.attention(*draw(), mask="kv <= q")
+    assert module.attention(*draw(), mask="kv <= q", align="top_left")[0] == "early"
+    with pytest.raises(ValueError, match="align top_left\n(.*\n)*.*align: top_left}\n.*differs in align"):
+        Module(variant("late", "causal")).attention(*draw(), mask="causal", align="top_left")
+
+
+@pytest.mark.parametrize("mask", [None, "kv < 3", "j <= i"])
+def test_align_means_nothing_where_positions_are_not_read(mask: str | None) -> None:
+    module = Module(variant("early", mask, align="top_left"))
+    assert module.attention(*draw(), mask=mask)[0] == module.attention(*draw(), mask=mask, align="top_left")[0]
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+@pytest.mark.parametrize("align", ["bottom_right", "top_left"])
+def test_the_fallback_takes_the_layout_of_the_module_and_the_align_of_the_call(layout: str, align: str) -> None:
+    q, k, v = draw()
+    length = 1 if layout == "bshd" else 2
+    q = q.narrow(length, 0, 1)  # so that align matters
+    with pytest.warns(UserWarning, match="falling back"):
+        got = Module(variant("plain", layout=layout)).attention(q, k, v, mask="kv <= q", align=align,
+                                                                fallback="reference")  # fmt: skip
+    want, _ = reference(variant("want", "causal", layout=layout, align=align), q, k, v)
+    torch.testing.assert_close(got, want.float())
+
+
+def test_the_fallback_does_not_guess_a_layout() -> None:
+    module = Module(variant("plain"), variant("heads_first", layout="bhsd"))
+    with pytest.raises(ValueError, match="layout bshd and of layout bhsd.*pass layout="):
+        module.attention(*draw(), mask="causal", fallback="reference")
+    with pytest.warns(UserWarning, match="falling back"):
+        module.attention(*draw(), mask="causal", fallback="reference", layout="bhsd")
