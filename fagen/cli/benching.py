@@ -49,8 +49,8 @@ def bench_module(
 
 
 def import_module(folder: Path) -> ModuleType:
-    """The published module in ``folder``, imported under its folder's name wherever it lies."""
-    name = folder.resolve().name
+    """The published module in ``folder``, imported wherever it lies, under a name that no other package has."""
+    name = f"_fagen_benched_{folder.resolve().name}"
     spec = importlib.util.spec_from_file_location(
         name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
