@@ -173,16 +173,16 @@ struct KeyItem {
 
 // The workspace, and how a call is cut into work. There is one sum of dQ, whichever item adds to it: they take turns.
 struct Work {
-  int64_t group;        // query heads that share a key head
+  int64_t group;  // query heads that share a key head
   int64_t query_tiles;  // of a head
-  int64_t item_keys;    // of an item, at most
-  int64_t key_parts;    // items a key head is cut into
+  int64_t item_keys;  // of an item, at most
+  int64_t key_parts;  // items a key head is cut into
   int64_t items;
   int64_t bytes;
-  Turn* turns;          // [B, Hk, key_parts + 1]: of nobody, then of each item of a key head
-  float* delta;         // [B, H, query_tiles, kPaddedQ]: dO · o - dlse
-  float* dq;            // [B, H, query_tiles, kPaddedQ, kHeadWidth]
-  Scratch* scratch;     // [threads]
+  Turn* turns;  // [B, Hk, key_parts + 1]: of nobody, then of each item of a key head
+  float* delta;  // [B, H, query_tiles, kPaddedQ]: dO · o - dlse
+  float* dq;  // [B, H, query_tiles, kPaddedQ, kHeadWidth]
+  Scratch* scratch;  // [threads]
 
   explicit Work(const BackwardParams& p)
       : group(p.shape.kv_heads > 0 ? p.shape.heads / p.shape.kv_heads : 0),
@@ -260,8 +260,8 @@ struct Queries {
   const float* lse;
   const float* delta;
   float* dq;
-  bool empty_row;                             // whether a row sees no key
-  bool nonfinite;                             // whether q, k or dO holds NaN or Inf
+  bool empty_row;  // whether a row sees no key
+  bool nonfinite;  // whether q, k or dO holds NaN or Inf
   const Word *key_rows, *q_rows, *d_o_rows;  // B of the last three products: all finite
 };
 
@@ -340,12 +340,13 @@ int find_runs(const BackwardParams& p, Block at, int columns, bool empty_row, Ru
 void attend_run(const BackwardParams& p, const Run& run, const Queries& tile, Scratch& own) {
   const Block& at = run.at;
   const int padded_rows = (at.rows + kRows - 1) / kRows * kRows, panels = at.keys / kKeyPanel;
+  const Word* const keys = own.keys + run.column * kHeadWords;
+  const Word* const values = own.values + run.column * kValueWords;
   float* const weights = own.weights + run.column;
   float* const slopes = own.slopes + run.column;
-  multiply<Product, kRows, kKeyVectors, kQueryWords, 1, false>(
-      padded_rows, panels, kHeadWords, own.q, own.keys + run.column * kHeadWords, kKeyPanel * kHeadWords, weights, kTileKv);
-  multiply<Product, kRows, kKeyVectors, kGradWords, 1, false>(padded_rows, panels, kValueWords, own.d_o,
-                                                              own.values + run.column * kValueWords,
+  multiply<Product, kRows, kKeyVectors, kQueryWords, 1, false>(padded_rows, panels, kHeadWords, own.q, keys,
+                                                               kKeyPanel * kHeadWords, weights, kTileKv);
+  multiply<Product, kRows, kKeyVectors, kGradWords, 1, false>(padded_rows, panels, kValueWords, own.d_o, values,
                                                               kKeyPanel * kValueWords, slopes, kTileKv);
   if (run.admitted == Tri::kAll) {
     full_slopes(p, at, tile.lse, tile.delta, weights, slopes);
@@ -377,12 +378,12 @@ void attend_run(const BackwardParams& p, const Run& run, const Queries& tile, Sc
 void add_to_dq(const BackwardParams& p, const Run& run, int32_t hk, const Queries& tile, const Scratch& own) {
   const Block& at = run.at;
   const int padded_rows = (at.rows + kRows - 1) / kRows * kRows;
+  const Word* const slopes = own.slope_words + run.column / Product::kDepth;
   for (int n = 0; n < at.keys; n += kBlockKv) {
-    const int word = (run.column + n) / Product::kDepth;
     const int words = static_cast<int>(least(at.keys - n, kBlockKv)) / Product::kDepth;
+    const Word* const keys = tile.key_rows + (run.column + n) / Product::kDepth * kHeadWidth;
     multiply<Product, kRows, kHeadVectors, kTileWords, 1, true, kHeadWidth>(
-        padded_rows, kHeadPanels, words, own.slope_words + word, tile.key_rows + word * kHeadWidth, kHeadPanel,
-        tile.dq, kHeadWidth);
+        padded_rows, kHeadPanels, words, slopes + n / Product::kDepth, keys, kHeadPanel, tile.dq, kHeadWidth);
   }
   if (tile.nonfinite) {
     const int keys = static_cast<int>(least(p.shape.kv_len - at.j, at.keys));

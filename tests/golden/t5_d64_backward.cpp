@@ -81,12 +81,12 @@ void full_slopes(const BackwardParams& p, const Block& at, const float* lse, con
   const int32_t h = at.h;
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
-  const Array<float, 2> d_rel_at(p.d_params[0]);
+  const Array<float, 2> rel_at_grad(p.d_params[0]);
   for (int32_t r = 0; r < at.rows; ++r, weights += kTileKv, slopes += kTileKv) {
     const int32_t i = at.i + r;
     const int32_t q = i + kv_len - q_len;
     const auto rel_at_line1 = rel_at.line<1>(h, 0);
-    const auto d_rel_at_line1 = d_rel_at.line<1>(h, 0);
+    const auto rel_at_grad_line1 = rel_at_grad.line<1>(h, 0);
     for (int32_t n = 0; n < at.keys; n += kLanes) {
       const vi j = lane_index() + (at.j + n);
       const vi kv = j;
@@ -96,7 +96,7 @@ void full_slopes(const BackwardParams& p, const Block& at, const float* lse, con
       const vf dx = weight * (load(slopes + n) - delta[r]);
       {
         const vf g = dx;
-        d_rel_at_line1.add_reversed_run(q + kv_len - kv[0], g);
+        rel_at_grad_line1.add_reversed_run(q + kv_len - kv[0], g);
       }
       store(weights + n, weight);
       store(slopes + n, dx);
@@ -111,12 +111,12 @@ void partial_slopes(const BackwardParams& p, const Block& at, const float* lse, 
   const int32_t h = at.h;
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
-  const Array<float, 2> d_rel_at(p.d_params[0]);
+  const Array<float, 2> rel_at_grad(p.d_params[0]);
   for (int32_t r = 0; r < at.rows; ++r, weights += kTileKv, slopes += kTileKv) {
     const int32_t i = at.i + r;
     const int32_t q = i + kv_len - q_len;
     const auto rel_at_line1 = rel_at.line<1>(h, 0);
-    const auto d_rel_at_line1 = d_rel_at.line<1>(h, 0);
+    const auto rel_at_grad_line1 = rel_at_grad.line<1>(h, 0);
     const vi sees = all_lanes(lse[r] != -kInfinity);
     for (int32_t n = 0; n < at.keys; n += kLanes) {
       const vi j = lane_index() + (at.j + n);
@@ -128,7 +128,7 @@ void partial_slopes(const BackwardParams& p, const Block& at, const float* lse, 
       const vf dx = weight * (load(slopes + n) - delta[r]);
       {
         const vf g = admitted ? dx : vf{};
-        d_rel_at_line1.add_reversed_run(q + kv_len - kv[0], g);
+        rel_at_grad_line1.add_reversed_run(q + kv_len - kv[0], g);
       }
       store(weights + n, admitted ? weight : broadcast(kExcluded));
       store(slopes + n, admitted ? dx : vf{});
@@ -137,7 +137,7 @@ void partial_slopes(const BackwardParams& p, const Block& at, const float* lse, 
 }
 
 // The part of rel's gradient that an item adds to.
-inline PartOfGradient<float> part_of_rel(const BackwardParams& p, int64_t b, int64_t hk) {
+inline PartOfGradient<float> rel_part_of(const BackwardParams& p, int64_t b, int64_t hk) {
   return {p.d_params[0], {By::kHead, By::kAny, By::kAny, By::kAny}, p.shape, b, hk};
 }
 
@@ -149,19 +149,19 @@ struct KeyItem {
 
 // The workspace, and how a call is cut into work. There is one sum of dQ, whichever item adds to it: they take turns.
 struct Work {
-  int64_t group;        // query heads that share a key head
+  int64_t group;  // query heads that share a key head
   int64_t query_tiles;  // of a head
-  int64_t item_keys;    // of an item, at most
-  int64_t key_parts;    // items a key head is cut into
+  int64_t item_keys;  // of an item, at most
+  int64_t key_parts;  // items a key head is cut into
   int64_t items;
   int64_t bytes;
-  Turn* turns;          // [B, Hk, key_parts + 1]: of nobody, then of each item of a key head
-  float* delta;         // [B, H, query_tiles, kPaddedQ]: dO · o - dlse
-  float* dq;            // [B, H, query_tiles, kPaddedQ, kHeadWidth]
-  Turn* line;           // of items, for gradients of params
+  Turn* turns;  // [B, Hk, key_parts + 1]: of nobody, then of each item of a key head
+  float* delta;  // [B, H, query_tiles, kPaddedQ]: dO · o - dlse
+  float* dq;  // [B, H, query_tiles, kPaddedQ, kHeadWidth]
+  Turn* line;  // of items, for gradients of params
   int64_t rel_count;
   float* rel_sums;  // [threads, rel_count]
-  Scratch* scratch;     // [threads]
+  Scratch* scratch;  // [threads]
 
   explicit Work(const BackwardParams& p)
       : group(p.shape.kv_heads > 0 ? p.shape.heads / p.shape.kv_heads : 0),
@@ -177,7 +177,7 @@ struct Work {
     delta = take<float>(p, heads * query_tiles * kPaddedQ);
     dq = take<float>(p, heads * query_tiles * kPaddedQ * kHeadWidth);
     line = take<Turn>(p, 1);
-    rel_count = items > 0 ? part_of_rel(p, 0, 0).count() : 0;
+    rel_count = items > 0 ? rel_part_of(p, 0, 0).count() : 0;
     rel_sums = take<float>(p, p.pool->threads * rel_count);
     scratch = take<Scratch>(p, p.pool->threads);
   }
@@ -242,8 +242,8 @@ struct Queries {
   const float* lse;
   const float* delta;
   float* dq;
-  bool empty_row;                             // whether a row sees no key
-  bool nonfinite;                             // whether q, k or dO holds NaN or Inf
+  bool empty_row;  // whether a row sees no key
+  bool nonfinite;  // whether q, k or dO holds NaN or Inf
   const Word *key_rows, *q_rows, *d_o_rows;  // B of the last three products: all finite
 };
 
@@ -320,12 +320,13 @@ int find_runs(const BackwardParams& p, Block at, int columns, bool empty_row, Ru
 void attend_run(const BackwardParams& p, const Run& run, const Queries& tile, Scratch& own) {
   const Block& at = run.at;
   const int padded_rows = (at.rows + kRows - 1) / kRows * kRows, panels = at.keys / kKeyPanel;
+  const Word* const keys = own.keys + run.column * kHeadWords;
+  const Word* const values = own.values + run.column * kValueWords;
   float* const weights = own.weights + run.column;
   float* const slopes = own.slopes + run.column;
-  multiply<Product, kRows, kKeyVectors, kQueryWords, 1, false>(
-      padded_rows, panels, kHeadWords, own.q, own.keys + run.column * kHeadWords, kKeyPanel * kHeadWords, weights, kTileKv);
-  multiply<Product, kRows, kKeyVectors, kGradWords, 1, false>(padded_rows, panels, kValueWords, own.d_o,
-                                                              own.values + run.column * kValueWords,
+  multiply<Product, kRows, kKeyVectors, kQueryWords, 1, false>(padded_rows, panels, kHeadWords, own.q, keys,
+                                                               kKeyPanel * kHeadWords, weights, kTileKv);
+  multiply<Product, kRows, kKeyVectors, kGradWords, 1, false>(padded_rows, panels, kValueWords, own.d_o, values,
                                                               kKeyPanel * kValueWords, slopes, kTileKv);
   if (run.admitted == Tri::kAll) {
     full_slopes(p, at, tile.lse, tile.delta, weights, slopes);
@@ -353,12 +354,12 @@ void attend_run(const BackwardParams& p, const Run& run, const Queries& tile, Sc
 void add_to_dq(const BackwardParams& p, const Run& run, int32_t hk, const Queries& tile, const Scratch& own) {
   const Block& at = run.at;
   const int padded_rows = (at.rows + kRows - 1) / kRows * kRows;
+  const Word* const slopes = own.slopes + run.column / Product::kDepth;
   for (int n = 0; n < at.keys; n += kBlockKv) {
-    const int word = (run.column + n) / Product::kDepth;
     const int words = static_cast<int>(least(at.keys - n, kBlockKv)) / Product::kDepth;
+    const Word* const keys = tile.key_rows + (run.column + n) / Product::kDepth * kHeadWidth;
     multiply<Product, kRows, kHeadVectors, kTileWords, 1, true, kHeadWidth>(
-        padded_rows, kHeadPanels, words, own.slopes + word, tile.key_rows + word * kHeadWidth, kHeadPanel,
-        tile.dq, kHeadWidth);
+        padded_rows, kHeadPanels, words, slopes + n / Product::kDepth, keys, kHeadPanel, tile.dq, kHeadWidth);
   }
   if (tile.nonfinite) {
     const int keys = static_cast<int>(least(p.shape.kv_len - at.j, at.keys));
@@ -421,7 +422,7 @@ extern "C" void fagen_t5_d64_backward(const fagen::BackwardParams* params) {
     const KeyItem item = work.item(p.shape, n);
     BackwardParams mine = p;
     float* const rel_sums = work.rel_sums + thread * work.rel_count;
-    const auto rel_part = part_of_rel(p, item.b, item.hk);
+    const auto rel_part = rel_part_of(p, item.b, item.hk);
     mine.d_params[0] = rel_part.clear(rel_sums);
     attend(mine, work, item, work.scratch[thread]);
     wait_for(*work.line, n);

@@ -58,6 +58,9 @@ inline vi lane_index() {
 inline vf rounded(vf x) {
 #if defined(__clang__)
   return x;  // fuses within an expression only
+#elif defined(__x86_64__)
+  asm("" : "+v"(x));  // an assoc_barrier takes vectors apart
+  return x;
 #else
   return __builtin_assoc_barrier(x);
 #endif

@@ -13,9 +13,20 @@
 namespace fagen {
 namespace {
 
-// e^x for x <= 0, and NaN for NaN. e^0 is 1 exactly; within 3 units in the last place down to e^-30, where a weight no longer
-// shows beside the largest, and to 2^-20 of itself below. 0 from -104 on, so for -inf too.
+// e^x for x <= 0, and NaN for NaN; e^0 is 1 exactly and e^-inf 0. The error is below 3 units in the last place of 1, so
+// that a weight beside one of 1 is as good as any; a small weight itself has |x| times 2^-24 more.
 inline vf exp_weight(vf x) {
+#if defined(__AVX512F__)
+  // 2^t, its whole part by the exponent and the rest, in [0, 1), by a minimax polynomial that is 1 at 0.
+  const vf t = x * 1.44269504088896341f;
+  const vf f = (vf)_mm512_maskz_reduce_ps(0xffff, (__m512)t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  vf p = 0.009017031f + f * 0.00186713f;
+  p = 0.055799913f + f * p;
+  p = 0.24016444f + f * p;
+  p = 0.6931513f + f * p;
+  p = 1.0f + f * p;
+  return (vf)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)t);
+#else
   x = larger(broadcast(-104.0f), x);
   // n = x / ln 2 to the nearest integer: 1.5 · 2^23 leaves no room for a fraction.
   const vf shifted = x * 1.44269504088896341f + 12582912.0f;
@@ -30,12 +41,9 @@ inline vf exp_weight(vf x) {
   p = 0.4999923f + r * p;
   p = 1.0f + r * p;
   p = 1.0f + r * p;
-#if defined(__AVX512F__)
-  return (vf)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
-#else
   // 2^(n + 64) and 2^-64 are in range where 2^n is not, and the product is rounded once. The lowest bits of `shifted`
-  // are n. Multiplied, not added to the exponent of p, so that NaN stays NaN.
-  return p * (vf)(((vi)shifted + 64 + 127) << 23) * 0x1p-64f;
+  // are n.
+  return p * (vf)(((vi)shifted + 64 + 127) << 23) * 0x1p-64f;  // not added to the exponent of p: NaN stays NaN
 #endif
 }
 
@@ -59,23 +67,24 @@ inline vf store_weights(Bf16Pairs, uint32_t* to, const float* x, float m) {
 template <class Product, int kStride, int kWidth>
 inline void weigh(int rows, int keys, const float* x, const vf* most, float* largest, float* total, float* o,
                   typename Product::Word* weights) {
-  for (int r = 0; r < rows; ++r) {
+  for (int r = 0; r < rows; ++r) {  // apart from the next loop, so that the rows' reductions overlap
     const float now = max_lanes(most[r]);
-    vf before = load(total + r * kLanes);
     if (now > largest[r]) {
       if (largest[r] > -__builtin_inff()) {  // otherwise all is zero still
         const vf decay = exp_weight(broadcast(largest[r] - now));
-        before *= decay;
+        store(total + r * kLanes, load(total + r * kLanes) * decay);
         for (int d = 0; d < kWidth; d += kLanes) store(o + r * kWidth + d, load(o + r * kWidth + d) * decay);
       }
       largest[r] = now;
     }
+  }
+  for (int r = 0; r < rows; ++r) {
     // Where no key has a score above -inf yet, any finite reference makes all weights 0.
     const float m = largest[r] == -__builtin_inff() ? 0.0f : largest[r];
     vf sum{};
     for (int n = 0; n < keys; n += Product::kDepth * kLanes)
       sum += store_weights(Product{}, weights + (r * kStride + n) / Product::kDepth, x + r * kStride + n, m);
-    store(total + r * kLanes, before + sum);
+    store(total + r * kLanes, load(total + r * kLanes) + sum);
   }
 }
 
