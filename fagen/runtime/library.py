@@ -19,22 +19,30 @@ def load(folder: Path, manifest: Mapping[str, Any], register: Callable[[torch.li
     """Load the library of the module in ``folder``, and let ``register`` add to its namespace what is in Python.
 
     A namespace that is loaded already, also through another copy of the folder, is left as it is: it names one build.
-    ``ImportError`` says why a library cannot be loaded.
+    ``ImportError`` says why a library cannot be loaded. Where ``register`` fails, what it added is taken back, and the
+    next import tries again.
     """
     require_torch(manifest)
     require_cpu(manifest)
     lock, loaded = _LOADED
     namespace = manifest["namespace"]
     with lock:
-        if namespace in loaded:
+        if loaded.get(namespace) is not None:
             return
-        path = folder / manifest["library"]
+        if namespace not in loaded:
+            path = folder / manifest["library"]
+            try:
+                torch.ops.load_library(str(path))
+            except OSError as error:
+                raise ImportError(f"fagen module {manifest['name']}: cannot load {path}: {error}") from error
+            loaded[namespace] = None  # in the process for good: loading a copy of it would end the process
+        fragment = torch.library.Library(namespace, "FRAGMENT")
         try:
-            torch.ops.load_library(str(path))
-        except OSError as error:
-            raise ImportError(f"fagen module {manifest['name']}: cannot load {path}: {error}") from error
-        loaded[namespace] = torch.library.Library(namespace, "FRAGMENT")
-        register(loaded[namespace])
+            register(fragment)
+        except BaseException:
+            fragment._destroy()
+            raise
+        loaded[namespace] = fragment
 
 
 def require_torch(manifest: Mapping[str, Any]) -> None:

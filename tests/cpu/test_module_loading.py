@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -18,10 +17,8 @@ import torch
 from fagen.runtime import library
 
 
-def _python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
-    )
+def _python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120)
 
 
 def test_needs_torch_alone(small_folder: Path, tmp_path: Path) -> None:
@@ -77,6 +74,34 @@ def test_twice_and_under_two_names(small: ModuleType, small_folder: Path, tmp_pa
         leaf = qkv[0].clone().requires_grad_()
         module.causal_d16(leaf, *qkv[1:]).sum().backward()
         assert torch.equal(module.causal_d16(*qkv), small.causal_d16(*qkv)) and leaf.grad is not None
+
+
+def test_import_again_after_one_that_failed(small_folder: Path, tmp_path: Path) -> None:
+    """Whatever registration failed of: the next import is a whole one, also from a copy of the folder."""
+    shutil.copytree(small_folder, tmp_path / "again" / "small")
+    done = _python(
+        "import sys, torch, torch.library\n"
+        f"sys.path.insert(0, {str(small_folder.parent)!r})\n"
+        "register, calls = torch.library.register_fake, []\n"
+        "def fail(*arguments, **options):\n"
+        "    calls.append(arguments)\n"
+        "    if len(calls) == 5: raise MemoryError('planted')\n"
+        "    return register(*arguments, **options)\n"
+        "torch.library.register_fake = fail\n"
+        "for path in (sys.path[0], sys.argv[1]):\n"
+        "    sys.path[0] = path\n"
+        "    try:\n"
+        "        import small\n"
+        "    except MemoryError as error: print(error)\n"
+        "    for name in [name for name in sys.modules if name.split('.')[0] == 'small' and len(calls) == 5]:\n"
+        "        del sys.modules[name]\n"
+        "q = torch.randn(1, 3, 2, 16, requires_grad=True)\n"
+        "small.causal_d16(q, q, q).sum().backward()\n"
+        "assert q.grad is not None and small.causal_d16.ops.forward(*[q.to('meta')] * 3, 0.25)[0].is_meta\n",
+        str(tmp_path / "again"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "planted\n"
 
 
 def test_two_builds_coexist(small: ModuleType, tmp_path: Path) -> None:
