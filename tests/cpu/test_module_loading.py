@@ -85,7 +85,7 @@ def test_import_again_after_one_that_failed(small_folder: Path, tmp_path: Path) 
         "register, calls = torch.library.register_fake, []\n"
         "def fail(*arguments, **options):\n"
         "    calls.append(arguments)\n"
-        "    if len(calls) == 5: raise MemoryError('planted')\n"
+        "    if len(calls) == 3: raise MemoryError('planted')\n"
         "    return register(*arguments, **options)\n"
         "torch.library.register_fake = fail\n"
         "for path in (sys.path[0], sys.argv[1]):\n"
@@ -93,11 +93,11 @@ def test_import_again_after_one_that_failed(small_folder: Path, tmp_path: Path) 
         "    try:\n"
         "        import small\n"
         "    except MemoryError as error: print(error)\n"
-        "    for name in [name for name in sys.modules if name.split('.')[0] == 'small' and len(calls) == 5]:\n"
+        "    for name in [name for name in sys.modules if name.split('.')[0] == 'small' and len(calls) == 3]:\n"
         "        del sys.modules[name]\n"
         "q = torch.randn(1, 3, 2, 16, requires_grad=True)\n"
         "small.causal_d16(q, q, q).sum().backward()\n"
-        "assert q.grad is not None and small.causal_d16.ops.forward(*[q.to('meta')] * 3, 0.25)[0].is_meta\n",
+        "assert q.grad is not None and small.causal_d16.ops.tile_counts(*[q.to('meta')] * 2).is_meta\n",
         str(tmp_path / "again"),
     )
     assert done.returncode == 0, done.stderr
