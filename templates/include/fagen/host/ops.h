@@ -187,10 +187,6 @@ inline void tile_counts(const VariantRow& variant, StableIValue* values) {
   ForwardParams p{};
   p.shape = arguments.shape();
   for (int32_t i = 0; i < variant.param_count; ++i) p.params[i] = arguments.param(params[i], variant.params[i]);
-  const Pool threads = pool();
-  p.pool = &threads;
-  const Workspace workspace(variant.cpu.forward_workspace(&p));
-  p.workspace = workspace.data();
   TileCounts counts{};
   if (p.shape.batch != 0 && p.shape.heads != 0) variant.cpu.tile_counts(&p, &counts);
 
