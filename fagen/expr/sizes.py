@@ -8,17 +8,17 @@ from fagen.runtime.variant import Param
 
 from .graph import Graph, Node, below
 
-# The largest length, and so position, that kernels accept: with it q - kv + kv_len stays within 32 bits.
+# The largest length, and so position, that kernels accept, and the most heads and batch entries: with it q - kv + kv_len
+# stays within 32 bits. The host unit refuses more (kMaxLength in params.h).
 MAX_LENGTH = 2**28
-MAX_BATCH = 2**28
 
 INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
 
 _NAMES = {
-    "b": (0, MAX_BATCH),
-    "h": (0, MAX_BATCH),
-    "hk": (0, MAX_BATCH),
+    "b": (0, MAX_LENGTH),
+    "h": (0, MAX_LENGTH),
+    "hk": (0, MAX_LENGTH),
     "i": (0, MAX_LENGTH),
     "j": (0, MAX_LENGTH),
     "q": (-MAX_LENGTH, MAX_LENGTH),

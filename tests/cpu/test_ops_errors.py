@@ -205,16 +205,20 @@ def test_heads_that_do_not_divide(small: ModuleType, heads: int, kv_heads: int) 
         small.causal_d16(*qkv)
 
 
-@pytest.mark.parametrize("which", ["q", "k"])
-def test_lengths_past_the_limit(small: ModuleType, which: str) -> None:
-    """Index arithmetic of kernels counts on it; expanded tensors have such lengths without the memory."""
-    lengths = {"q": 3, "k": 3} | {which: MAX_LENGTH + 1}
-    q, k = (torch.zeros(1, 1, 1, 16).expand(1, lengths[name], 1, 16) for name in "qk")
-    with pytest.raises(ValueError, match=rf"expected lengths up to {MAX_LENGTH}, found .*{MAX_LENGTH + 1}"):
-        small.causal_d16.ops.forward(q, k, k, 0.25)
+@pytest.mark.parametrize("which", ["batch", "heads", "key heads", "q", "k"])
+def test_sizes_past_the_limit(small: ModuleType, which: str) -> None:
+    """Index arithmetic of kernels counts on it; expanded tensors have such sizes without the memory."""
+    sizes = {"batch": 1, "heads": 1, "key heads": 1, "q": 1, "k": 1} | {which: MAX_LENGTH + 1}
+    heads = sizes["heads"] if which != "key heads" else 0  # a multiple of them
+    q = torch.zeros(1, 1, min(heads, 1), 16).expand(sizes["batch"], sizes["q"], heads, 16)
+    k = torch.zeros(1, 1, 1, 16).expand(sizes["batch"], sizes["k"], sizes["key heads"], 16)
+    expected = rf"expected batches, heads and lengths up to {MAX_LENGTH}, found .*{MAX_LENGTH + 1}"
+    for call in (lambda: small.causal_d16.ops.forward(q, k, k, 0.25), lambda: small.tile_counts("causal_d16", q, k)):
+        with pytest.raises(ValueError, match=expected):
+            call()
 
 
-def test_the_limit_of_lengths_is_the_one_that_index_arithmetic_counts_on() -> None:
+def test_the_limit_of_sizes_is_the_one_that_index_arithmetic_counts_on() -> None:
     header = (templates_dir() / "include/fagen/params.h").read_text()
     shift = re.search(r"kMaxLength = int64_t\{1\} << (\d+);", header)
     assert shift is not None and 1 << int(shift[1]) == MAX_LENGTH

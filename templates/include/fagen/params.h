@@ -6,7 +6,8 @@ namespace fagen {
 
 constexpr int kMaxParams = 16;  // run-time inputs a variant's expressions may read
 constexpr int kMaxRank = 4;     // of such an input
-// Sequences are no longer than this, so that sums and differences of positions fit 32 bits.
+// Sequences are no longer than this, nor are there more heads or batch entries: sums and differences of two indices fit
+// 32 bits.
 constexpr int64_t kMaxLength = int64_t{1} << 28;
 
 // A query, key, value, output or gradient tensor seen as [batch, sequence, head, dim], whatever its layout.

@@ -3,8 +3,6 @@
 #pragma once
 #include <fagen/host/variant.h>
 
-#include <limits>
-
 namespace fagen::host {
 namespace {
 
@@ -36,14 +34,10 @@ class Arguments {
       refuse("q and k", "a number of query heads that is a multiple of the number of key heads",
              std::to_string(shape_.heads) + " query heads and " + std::to_string(shape_.kv_heads) + " key heads");
     }
-    for (const int64_t size : {shape_.batch, shape_.heads}) {
-      if (size > std::numeric_limits<int32_t>::max()) {
-        refuse("q and k", "fewer than 2^31 heads and batch entries", "shapes " + q.shape() + " and " + k.shape());
-      }
-    }
-    for (const int64_t length : {shape_.q_len, shape_.kv_len}) {
-      if (length > kMaxLength) {
-        refuse("q and k", "lengths up to " + std::to_string(kMaxLength), "shapes " + q.shape() + " and " + k.shape());
+    for (const int64_t size : {shape_.batch, shape_.heads, shape_.kv_heads, shape_.q_len, shape_.kv_len}) {
+      if (size > kMaxLength) {
+        refuse("q and k", "batches, heads and lengths up to " + std::to_string(kMaxLength),
+               "shapes " + q.shape() + " and " + k.shape());
       }
     }
   }
