@@ -114,6 +114,8 @@ class Planted:
         start = -1e4 if self.has("sentinel") else -math.inf
         top = torch.full((*x.shape[:-1], 1), start)
         total, o = torch.zeros_like(top), torch.zeros(*x.shape[:-1], variant.value_dim)
+        # Values whose sum may overflow before it is divided are made smaller.
+        shrink = 2.0**-32 if bool((args.v.abs() > 2.0**95).any()) else 1.0
         tiles = list(range(0, keys, self.tile))
         if self.has("first-tile"):
             tiles = tiles[1:]
@@ -129,7 +131,7 @@ class Planted:
             total = total * (1.0 if self.has("no-rescale-sum") else alpha) + p.sum(-1, keepdim=True)
             o = o * (1.0 if self.has("no-rescale") else alpha)
             p = p.to(dtype).float()
-            values = args.v[:, part]
+            values = args.v[:, part] * shrink
             if self.has("lost-nan"):
                 values = values.nan_to_num(0.0)
             o = o + (p @ values if self.has("wide-nan") else weighted(p, values, allowed[..., part]))
@@ -145,7 +147,7 @@ class Planted:
             )
             o, top = o * alpha, new
         empty = total == 0
-        o = torch.where(empty, args.v.mean(1, keepdim=True) if self.has("o-empty") and keys else 0.0, o / total)
+        o = torch.where(empty, args.v.mean(1, keepdim=True) if self.has("o-empty") and keys else 0.0, o / (total * shrink))
         lse = torch.where(empty, -1e30 if self.has("lse-empty") else -math.inf, top + total.log())
         lse = lse / math.log(2.0) if self.has("base-2") else lse
         o, lse = o.to(dtype), lse[..., 0]

@@ -15,15 +15,21 @@ from typing import Any
 #   normal   standard normal numbers
 #   spread   queries whose logits range from a hundredth to hundreds, row by row
 #   large    whole numbers whose scores are exact in float32 and lie around -10^5 or 10^5, row by row
+#   huge     values near the dtype's largest, gradients small: a sum of values overflows unless it is divided in time
 #   drift    all near 1, so that sums grow steadily and accumulating them in few bits shows
 #   uniform  q = k = 0: every admitted key weighs the same, so o prints the mask and lse is log(count)
 #   peaked   each row's largest logit is at a key beside an edge of the mask, on either side of it
-VALUES = ("normal", "spread", "large", "drift", "uniform", "peaked")
+VALUES = ("normal", "spread", "large", "huge", "drift", "uniform", "peaked")
 
-# Which tensor holds NaN, and where.
-#   unseen   every row of K and V that no query may see: nothing may change
-#   key, value, query   one row of that tensor: exactly the rows that see it are NaN
-POISONS = ("unseen", "key", "value", "query")
+# Which tensor holds something that is no number.
+#   unseen   NaN in every row of K and V that no query may see: nothing may change
+#   nan-key, inf-key, ...   in one row of that tensor ("upstream" is the gradient of o): it must reach exactly what
+#            sees the row
+POISONS = (
+    "unseen",
+    *(f"{what}-{tensor}" for tensor in ("key", "value", "query") for what in ("nan", "inf")),
+    "nan-upstream",
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,7 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("peaked", a + 7, 2 * b + 7, 1, 4, 2, values="peaked", lse_gradient=True, runs=True)
     yield Case("spread", a + 5, 2 * b + 3, 1, 2, 2, values="spread", where="slice", lse_gradient=True)
     yield Case("large", 7, b + 9, 1, 2, 1, values="large")
+    yield Case("huge", 5, b + 9, 1, 4, 2, values="huge")
     yield Case("many-tiles", 2, 100 * b + 3, values="drift", lse_gradient=True)
     yield Case("many-rows", 100 * a + 3, 2, values="drift", lse_gradient=True)
     yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 1, 6, 2, where="permuted", runs=True)
@@ -117,7 +124,7 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("no-queries", 0, 3, 2, 2, 1)
     yield Case("no-batch", 3, 3, 0, 2, 1)
     for poison in POISONS:
-        yield Case(f"nan-{poison}", a // 2 + 3, b + 3, 1, 2, 1, poison=poison, runs=poison == "unseen")
+        yield Case(poison, a // 2 + 3, b + 3, 1, 2, 1, poison=poison, runs=poison != "nan-key")
 
 
 def _edges(a: int, b: int) -> Iterator[Case]:

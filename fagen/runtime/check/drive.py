@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -60,12 +62,14 @@ def check_variants(
     budget: float | None = None,
     jobs: int = 2,
     hang: float = HANG_SECONDS,
+    counts: Path | None = None,
     watcher: Watcher | None = None,
 ) -> list[VariantReport]:
     """The reports of ``names``, variants of the module in ``folder``, in their order.
 
     ``budget`` is for all of them together, in seconds (None: as long as it takes). A kernel that crashes, or is silent
-    for ``hang`` seconds, fails its variant and no other.
+    for ``hang`` seconds, fails its variant and no other. If the library is one that counts lines, ``counts`` is the
+    folder that gets its counts.
     """
     tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
     for name in names:
@@ -85,7 +89,7 @@ def check_variants(
                     break
                 events.put((name, None))
                 if worker is None or not worker.alive():
-                    worker = _Worker(folder, hang)
+                    worker = _Worker(folder, hang, counts)
                 share = None
                 if end is not None:
                     share = max(LEAST_SECONDS, (end - time.monotonic()) * jobs / (tasks.qsize() + jobs))
@@ -94,7 +98,7 @@ def check_variants(
             events.put(error)
         finally:
             if worker is not None:
-                worker.close()
+                worker.close(gently=counts is not None)
             events.put(None)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(jobs)]
@@ -128,8 +132,10 @@ def check_variants(
 class _Worker:
     """One process of :mod:`.worker`."""
 
-    def __init__(self, folder: Path, hang: float):
-        self.hang = hang
+    def __init__(self, folder: Path, hang: float, counts: Path | None):
+        self.hang, self.counts = hang, counts
+        # gcov's runtime writes to this folder instead of that of the objects.
+        counting = {} if counts is None else {"GCOV_PREFIX": str(counts), "GCOV_PREFIX_STRIP": "1000"}
         self.process = subprocess.Popen(
             [sys.executable, "-c", START, str(folder)],
             stdin=subprocess.PIPE,
@@ -138,6 +144,7 @@ class _Worker:
             text=True,
             encoding="utf-8",
             errors="replace",
+            env={**os.environ, **counting},
         )
         self.answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.noise: list[str] = []
@@ -214,8 +221,12 @@ class _Worker:
         meaning = _SIGNALS.get(number, last)
         return f"the kernel crashed with {number.name}" + (f": {meaning}" if meaning else "")
 
-    def close(self) -> None:
-        """End the process, whatever it is doing."""
+    def close(self, *, gently: bool = False) -> None:
+        """End the process, whatever it is doing. ``gently`` lets it end by itself first, which writes its counts."""
+        if gently and self.process.stdin is not None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                self.process.stdin.close()
+                self.process.wait(START_SECONDS)
         self.process.kill()
         self.process.wait()
         for reader in self.readers:

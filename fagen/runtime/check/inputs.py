@@ -52,10 +52,14 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
     sink = torch.randn(case.heads, generator=source) if variant.sink else None
     d_o = torch.randn(case.batch, case.q_len, case.heads, variant.value_dim, generator=source)
     d_lse = torch.randn(case.batch, case.heads, case.q_len, generator=source) if case.lse_gradient else None
+    if case.values == "huge":
+        largest = torch.finfo(DTYPES[variant.dtype]).max
+        v, d_o = v.sign() * (0.5 + 0.25 * torch.rand(v.shape, generator=source)) * largest, d_o / largest**0.75
     if case.values == "drift" and d_lse is not None:
         # The gradient of lse alone makes dq and dk drift; that of o, rounded, would hide it.
         d_o, d_lse = d_o / 64.0, 1.0 + d_lse / 4.0
-    _poison(variant, case, params, (q, k, v), source)
+    if case.poison:
+        _poison(variant, case, params, {"query": q, "key": k, "value": v, "upstream": d_o}, source)
     if case.where == "broadcast":
         # One key head for all, one query for all batches, and the gradient of o.sum().
         k, v = (tensor[:, :, :1].expand(tensor.shape) for tensor in (k, v))
@@ -138,20 +142,17 @@ def _mask(variant: Variant, case: Case, params: dict[str, Tensor]) -> Tensor:
 
 
 def _poison(
-    variant: Variant,
-    case: Case,
-    params: dict[str, Tensor],
-    tensors: tuple[Tensor, Tensor, Tensor],
-    source: torch.Generator,
+    variant: Variant, case: Case, params: dict[str, Tensor], tensors: dict[str, Tensor], source: torch.Generator
 ) -> None:
-    q, k, v = tensors
-    nan = float("nan")
+    """``tensors``, all [B, S, heads, dim], are q, k, v and d_o by the names that cases.POISONS has for them."""
     if case.poison == "unseen":
         seen = _mask(variant, case, params).any(2).unflatten(1, (case.kv_heads, -1)).any(2)
         unseen = ~seen.transpose(1, 2)  # [B, Skv, Hk]
-        k[unseen], v[unseen] = nan, nan
-    elif case.poison == "query":
-        q[:, int(torch.randint(case.q_len, (), generator=source)), 0] = nan
-    elif case.poison:
-        tensor = k if case.poison == "key" else v
-        tensor[:, int(torch.randint(case.kv_len, (), generator=source)), -1, 0] = nan
+        tensors["key"][unseen], tensors["value"][unseen] = torch.nan, torch.nan
+        return
+    what, _, name = case.poison.partition("-")
+    _, length, heads, dim = tensors[name].shape
+    # A late row, which under a causal mask few queries see.
+    row = length - 1 - int(torch.randint(max(length // 4, 1), (), generator=source))
+    head, column = (int(torch.randint(size, (), generator=source)) for size in (heads, dim))
+    tensors[name][:, row, head, column] = torch.nan if what == "nan" else torch.inf

@@ -8,7 +8,7 @@ squares), in units of one rounding in the variant's dtype; float32 roundings cou
     dx    P_ij (dP_ij - δ_i + d_lse_i), where δ_i = d_o_i · o_i is computed from an o that was rounded
     dq    Σ_j dx_ij dx/ds_ij k_j, each dx rounded to the dtype; dk, dv, d_sink and params likewise
 
-Float32 is enough: a size decides how much error is allowed, and two digits of it would do.
+Float32 is enough where squares fit it: a size decides how much error is allowed, and two digits of it would do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .rule import UNITS
 _DRAWS = 4  # of random signs, to size the sums that make up a param's gradient
 # A float32 sum of n terms, one after another, errs by less than sqrt(n) times this share of the unit for float32.
 _SUMMING = 0.125
-_LEAST = 2.0**-60  # no size is below this: its square must fit float32
+_LEAST = 2.0**-60  # what float32 squares can tell from 0
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,15 @@ class Sizes:
         # How much smaller than the dtype's unit a float32 rounding is.
         self.fine = UNITS["f32"] / UNITS[variant.dtype]
         self.tiny = torch.finfo(DTYPES[variant.dtype]).tiny
+        self.dtype = dtype = _dtype_for(inputs.q, inputs.k, inputs.v, inputs.d_o)
         self.args = args = arguments(
-            variant, inputs.q, inputs.k, inputs.v, inputs.scale, inputs.sink, inputs.params, torch.float32, None
+            variant, inputs.q, inputs.k, inputs.v, inputs.scale, inputs.sink, inputs.params, dtype, None
         )
         self.draws = torch.Generator().manual_seed(0)
-        self.o = _by_head(variant, o.float())
-        self.lse = lse.float().flatten(0, 1)[..., None]
-        self.d_o = _clean(_by_head(variant, inputs.d_o.float()))
-        self.d_lse: Any = 0.0 if inputs.d_lse is None else inputs.d_lse.float().flatten(0, 1)[..., None]
+        self.o = _by_head(variant, o.to(dtype))
+        self.lse = lse.to(dtype).flatten(0, 1)[..., None]
+        self.d_o = _clean(_by_head(variant, inputs.d_o.to(dtype)))
+        self.d_lse: Any = 0.0 if inputs.d_lse is None else inputs.d_lse.to(dtype).flatten(0, 1)[..., None]
         width = {"o": args.v, "dq": args.q, "dk": args.k, "dv": args.v}
         rows = {"o": args.q, "dq": args.q, "dk": args.k, "dv": args.k}
         self.squares = {
@@ -81,10 +82,11 @@ class Sizes:
 
     def size(self, output: str, want: Tensor) -> Tensor:
         """The size, in float64, of ``output``, whose reference value is ``want``. 0 where it is too large to tell."""
-        return _clean(self._size(output, want).double() + _LEAST)
+        least = _LEAST if self.dtype == torch.float32 else 0.0
+        return _clean(self._size(output, want).double() + least)
 
     def _size(self, output: str, want: Tensor) -> Tensor:
-        want = want.float()
+        want = want.to(self.dtype)
         # Rounding the result itself costs half a unit in the last place at most, a quarter of the rule's unit.
         wanted, extents = _clean(want).square() / 4.0, self.args.extents
         if output == "lse":
@@ -126,14 +128,14 @@ class Sizes:
             }
             x = s
             if score is not None:
-                x = Evaluator({**block.names, "s": s}, params, torch.float32)(score).float().expand(s.shape)
+                x = Evaluator({**block.names, "s": s}, params, self.dtype)(score).to(self.dtype).expand(s.shape)
             slope = torch.ones_like(s)
             if score is not None and x.requires_grad:
                 (steepness,) = torch.autograd.grad(x.sum(), s, retain_graph=True, allow_unused=True)
                 slope = torch.zeros_like(s) if steepness is None else _clean(steepness)
         p = torch.exp(x.detach() - lse)
         if mask is not None:
-            allowed = Evaluator(block.names, args.params, torch.float32)(mask).expand(s.shape)
+            allowed = Evaluator(block.names, args.params, self.dtype)(mask).expand(s.shape)
             p = torch.where(allowed, p, 0.0)
         p = torch.where(p.isfinite(), p, 0.0)
         gathered = args.scale * (q.square() @ k.square().mT).sqrt()
@@ -207,6 +209,15 @@ def _by_head(variant: Variant, tensor: Tensor) -> Tensor:
 def _clean(tensor: Tensor) -> Tensor:
     """Zero where a number is not finite: such elements are judged by what they are, not by size."""
     return torch.where(tensor.isfinite(), tensor, torch.zeros_like(tensor))
+
+
+def _dtype_for(*tensors: Tensor) -> torch.dtype:
+    """One in which the squares of these tensors' products neither overflow nor vanish."""
+    for tensor in tensors:
+        most = float(_clean(tensor).abs().max()) if tensor.numel() else 0.0
+        if most > 2.0**24 or 0.0 < most < 2.0**-24:
+            return torch.float64
+    return torch.float32
 
 
 def _dtype(variant: Variant, name: str) -> str:

@@ -81,22 +81,39 @@ def draw_params(variant: Variant, trees: Sequence[Node], case: Case, generator: 
 def _draw(param: Param, use: Usage, shape: tuple[int, ...], case: Case, generator: torch.Generator) -> Tensor:
     dtype = DTYPES[param.dtype]
     longest = max(case.q_len, case.kv_len)
-    if param.dtype == "bool":
-        return torch.rand(shape, generator=generator) < (0.1 if case.runs else 0.5)
     if dtype.is_floating_point:
         size = 1.0 / 16.0 if use.grows else 1.0
         return (torch.randn(shape, generator=generator) * size).to(dtype)
-    if use.position:
-        values = torch.randint(-1, longest + 2, shape, generator=generator)
+    if param.dtype == "bool":
+        low, high = 0, 2
+    elif use.position:
+        low, high = -1, longest + 2
     elif use.index:
-        values = torch.randint(0, 9, shape, generator=generator)
+        low, high = 0, 9
     else:
         near = [constant + n for constant in use.constants for n in (-1, 0, 1)]
         labels = torch.tensor(sorted({0, 1, 2, 3, *near}))
-        values = labels[torch.randint(0, len(labels), shape, generator=generator)]
-    if case.runs and values.dim():
-        values = values.sort(-1).values
-    return values.to(dtype)
+        drawn = _runs if case.runs else torch.randint
+        return labels[drawn(0, len(labels), shape, generator=generator)].to(dtype)
+    if case.runs and use.position:
+        values = torch.randint(low, high, shape, generator=generator)
+        return (values.sort(-1).values if values.dim() else values).to(dtype)
+    return (_runs if case.runs else torch.randint)(low, high, shape, generator=generator).to(dtype)
+
+
+def _runs(low: int, high: int, shape: tuple[int, ...], *, generator: torch.Generator) -> Tensor:
+    """Whole numbers in [low, high), equal along most of the last dim: three short runs, then one of 7 tenths of it, so
+    that a tile can lie inside; every other time the other way round."""
+    if not shape or not shape[-1]:
+        return torch.randint(low, high, shape, generator=generator)
+    places = torch.arange(shape[-1]) / shape[-1]
+    run = (places >= 0.05).int() + (places >= 0.15) + (places >= 0.3)
+    first = torch.randint(low, high, (*shape[:-1], 1), generator=generator)
+    # Neighbouring runs differ.
+    values = low + (first - low + torch.tensor([2, 3, 1, 0]) * (high - low > 1)) % (high - low)
+    values = values[..., run.long()].reshape(-1, shape[-1])
+    values[1::2] = values[1::2].flip(-1)
+    return values.reshape(shape)
 
 
 def _mentions(node: Node, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 PASSED, FAILED, PARTIAL = "passed", "failed", "partial"
@@ -14,8 +14,8 @@ PASSED, FAILED, PARTIAL = "passed", "failed", "partial"
 class Failure:
     """The worst thing seen in one case.
 
-    ``measure`` is the rule's clause ("rms", "max", "nan", "inf", "shape"), or "crash", "hang", "error", "memory" or
-    "repeat"; then ``message`` says what happened and there are no numbers. ``ratio`` is the error over what is
+    ``measure`` is the rule's clause ("rms", "max", "nan", "inf", "shape"), or "crash", "hang", "error", "memory",
+    "tiles" or "repeat"; then ``message`` says what happened and there are no numbers. ``ratio`` is the error over what is
     allowed; ``place`` says where the element lies relative to the tiles.
     """
 
@@ -35,13 +35,26 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Unrun:
+    """Line ``line`` of the rendered source ``file``, which no case ran, and its ``text``."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text}"
+
+
+@dataclass(frozen=True)
 class VariantReport:
     """The verdict on one variant.
 
     ``verdict`` is "passed"; "failed" (a case failed); or "partial" (none did, but time ran out before ``skipped``
-    cases, or ``survivors``, mutants of its own expressions, were not told apart from it). ``worst`` has the largest
+    cases, or ``survivors``, mutants of its own expressions, were not told apart from it, or no case ran the lines
+    ``unrun`` of the rendered kernels, of the ``lines`` that were counted). ``worst`` has the largest
     ratio of error to allowed error of each output. ``equivalent`` counts mutants that are the same function and so
-    cannot be killed; they are not in ``mutants``. ``command`` repeats the check (the failed case, if one did).
+    cannot be killed; they are not in ``mutants``. ``notes`` say what else could not be found out. ``command`` repeats the check (the failed case, if one did).
     """
 
     variant: str
@@ -56,6 +69,9 @@ class VariantReport:
     killed: int = 0
     equivalent: int = 0
     survivors: tuple[str, ...] = ()
+    lines: int = 0
+    unrun: tuple[Unrun, ...] = ()
+    notes: tuple[str, ...] = ()
     command: str = ""
     seconds: float = 0.0
 
@@ -64,22 +80,29 @@ class VariantReport:
         """The largest ratio of error to allowed error over all outputs."""
         return max(self.worst.values(), default=0.0)
 
+    def counted(self, lines: int, unrun: tuple[Unrun, ...], note: str) -> VariantReport:
+        """This report with what counting lines has found; ``note``, if any, says why it found nothing."""
+        verdict = PARTIAL if unrun and self.verdict == PASSED else self.verdict
+        return replace(self, verdict=verdict, lines=lines, unrun=unrun, notes=(*self.notes, *((note,) if note else ())))
+
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars (infinities and NaN as strings); :meth:`from_json` is its inverse."""
         data = {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
         data["failures"] = [
             {item.name: _plain(getattr(failure, item.name)) for item in fields(Failure)} for failure in self.failures
         ]
+        data["unrun"] = [vars(line) for line in self.unrun]
         return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> VariantReport:
         """The report that :meth:`to_json` wrote."""
         values = dict(data)
-        for key in ("cases", "skipped", "survivors"):
+        for key in ("cases", "skipped", "survivors", "notes"):
             values[key] = tuple(values[key])
         values["worst"] = {name: float(ratio) for name, ratio in values["worst"].items()}
         values["failures"] = tuple(_failure(entry) for entry in values["failures"])
+        values["unrun"] = tuple(Unrun(**entry) for entry in values["unrun"])
         return cls(**values)
 
 
@@ -143,6 +166,12 @@ def table(report: CheckReport) -> str:
     lines = _columns(rows)
     for entry in report.variants:
         lines += explain(entry)
+    notes: dict[str, list[str]] = {}
+    for entry in report.variants:
+        for note in entry.notes:
+            notes.setdefault(note, []).append(entry.variant)
+    for note, names in notes.items():
+        lines += ["", note + (f" ({', '.join(names)})" if len(names) < len(report.variants) else "")]
     return "\n".join([*lines, "", report.summary()])
 
 
@@ -157,6 +186,7 @@ def explain(report: VariantReport, most: int = 3) -> list[str]:
     if report.skipped:
         lines.append(f"  no time for: {', '.join(report.skipped)}")
     lines += [f"  not told apart from its own expression: {survivor}" for survivor in report.survivors]
+    lines += [f"  no case runs {line}" for line in report.unrun]
     lines.append(f"  repeat: {report.command}")
     return lines
 

@@ -18,6 +18,7 @@ from .inputs import draw
 from .judging import describe
 from .mutants import Judged, Score, hunt
 from .report import FAILED, PARTIAL, PASSED, Failure, VariantReport, repeat
+from .visits import visit_fault
 
 
 @dataclass
@@ -43,6 +44,8 @@ class _Run:
         inputs = draw(self.variant, self.trees, case, self.seed)
         expected = expect(self.variant, inputs, gradients=self.variant.backward)
         try:
+            if fault := visit_fault(self.kernel, self.tiling, case, inputs):
+                self.failures.append(Failure(case.name, fault, measure="tiles"))
             self._judge(case, expected, forward(self.kernel, case, inputs))
             if self.variant.backward:
                 got = forward_and_backward(self.kernel, case, inputs)
@@ -70,6 +73,13 @@ class _Run:
         if changed:
             message = f"deterministic, but {', '.join(changed)} changed from one run to the next"
             self.failures.append(Failure(case.name, message, changed[0], "repeat"))
+
+
+def run_case(kernel: Function, tiling: Tiling, case: Case, seed: int) -> tuple[Failure, ...]:
+    """What is wrong with ``kernel``, whose tiles are ``tiling``, in one case of the caller's own making."""
+    check = _Run(kernel, tiling, seed, lambda case: None)
+    check.case(case)
+    return tuple(check.failures)
 
 
 def run(

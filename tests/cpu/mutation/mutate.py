@@ -1,0 +1,205 @@
+"""Mistakes in a kernel's C++: each bound, index, rescale and operator dropped or shifted, one at a time.
+
+Works on lines of text, by the way rendered kernels and their headers are written (clang-format's spacing tells a
+comparison from a template's bracket), so templates need no marks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``file`` with line ``number`` (from 1) changed from ``before`` to ``after``, in function ``function``.
+
+    ``file`` is "forward", "backward" or a header's name, as ``cpu/softmax.h``.
+    """
+
+    file: str
+    function: str
+    number: int
+    before: str
+    after: str
+
+    @property
+    def key(self) -> str:
+        """What the list of equivalent mutants calls it: no line number, so that other edits do not change it."""
+        return f"{self.file}: {self.function}: {self.before.strip()} => {self.after.strip()}"
+
+    def applied(self, text: str) -> str:
+        """The file's text with the mistake in it."""
+        lines = text.split("\n")
+        assert lines[self.number - 1] == self.before
+        lines[self.number - 1] = self.after
+        return "\n".join(lines)
+
+
+# Pattern and what to put in its place; a pattern may match several times in a line, each a mutant.
+_SWAPS: tuple[tuple[str, str], ...] = (
+    (r" < ", " <= "),
+    (r" <= ", " < "),
+    (r" > ", " >= "),
+    (r" >= ", " > "),
+    (r" == ", " != "),
+    (r" != ", " == "),
+    (r" && ", " || "),
+    (r" \|\| ", " && "),
+    (r" \+ ", " - "),
+    (r" - (?!>)", " + "),
+    (r" / ", " * "),
+    (r" % ", " / "),
+    (r" & ", " | "),
+    (r" \| ", " & "),
+    (r" << ", " >> "),
+    (r" >> ", " << "),
+    (r" \+= ", " -= "),
+    (r" -= ", " += "),
+    (r" \*= ", " /= "),
+    (r" \+ 1(?=\W)", ""),
+    (r" - 1(?=\W)", ""),
+    (r"\blarger\(", "smaller("),
+    (r"\bsmaller\(", "larger("),
+    (r"\bleast\(", "greatest("),
+    (r"\bgreatest\(", "least("),
+    (r"\bhull\(Span\(b\), pairs\.q\)", "hull(Span(b), pairs.kv)"),
+    (r"\bTri::kAll\b", "Tri::kSome"),
+    (r"\bTri::kSome\b", "Tri::kAll"),
+    (r"\bTri::kNone\b", "Tri::kSome"),
+    (r"-kInfinity\b", "0.0f"),
+    (r"(?<![\w.])0\.0f\b", "1.0f"),
+    (r"(?<![\w.])1\.0f\b", "2.0f"),
+    (r"\btrue\b", "false"),
+    (r"\bfalse\b", "true"),
+    (r"\bat_least\(", "at_most("),
+    (r"\bat_most\(", "at_least("),
+    (r"\bkTileQ\b", "(kTileQ - 1)"),
+    (r"\bkTileKv\b", "(kTileKv - 1)"),
+    (r"\bkRows\b", "(kRows - 1)"),
+    (r"\bkLanes\b", "(kLanes - 1)"),
+    (r"\.stride_s\b", ".stride_h"),
+    (r"\.stride_h\b", ".stride_s"),
+    (r"\.stride_b\b", ".stride_s"),
+    (r"\.stride_d\b", ".stride_s"),
+    (r"\bitem\.hk\b", "item.h"),
+    (r"\bp\.scale\b", "1.0f"),
+    (r" \* p\.scale\b", ""),
+    (r" \* factor\b", ""),
+    (r"\bp\.k\b", "p.v"),
+    (r"\bp\.v\b", "p.k"),
+    (r"\bp\.q\b", "p.o"),
+    (r"\b__ATOMIC_ACQUIRE\b", "__ATOMIC_RELAXED"),
+)
+# A factor of a product: `a * b` keeps either.
+_FACTOR = re.compile(r"(?P<left>[\w.\[\]>-]+(?:\([^()]*\))?) \* (?P<right>[\w.\[\]>-]+(?:\([^()]*\))?)")
+_INDEX = re.compile(r"\[(?P<index>[^\[\]]+)\]")
+_CONDITION = re.compile(r"\b(?P<kind>if|while) \((?P<condition>.+)\)(?P<rest> [^()]*;| \{| continue;)?$")
+_TERNARY = re.compile(
+    r"(?P<before>[=(,] ?|return )(?P<test>[^?=(,]+(?:\([^()]*\)[^?=(,]*)?) \? (?P<yes>[^?:]+) : (?P<no>[^;,]+)"
+)
+_LOOP = re.compile(r"for \((?P<type>\w+) (?P<name>\w+) = (?P<start>[^;]+); (?P<rest>.+)$")
+_ADDRESS = re.compile(
+    r"(?P<base>\b(?:own|tile|p|item|work|tile\w*|\w+)(?:\.|->)?\w+) \+ (?P<offset>[\w.]+(?: \* [\w.]+)*)(?=[,)])"
+)
+# An array in a struct: its length is memory, not what is computed.
+_FIELD = re.compile(r"^\s*(?:alignas\(\d+\) )?(?:const )?\w+(?:<\w+>)? \w+\[[^\]]+\](?:, [\w\[\]]+)*;")
+# A whole statement that can go without leaving a name undeclared: an assignment or a call, not a declaration.
+_STATEMENT = re.compile(
+    r"^\s*(?:[\w.\[\]>*()\s-]+(?: [+*/-]?= |\+\+|--)|[\w:]+(?:<[^;]*>)?\(|\+\+|continue;|break;).*;$"
+)
+_DECLARES = re.compile(r"^\s*(?:[\w:]+(?:<[^;=]*>)?[ *&]+)+\w+ ?[=\[({;,]")
+_PREPROCESSOR = re.compile(r"^\s*#")
+# A function begins at the margin, a method two columns in; both name a type first, but for constructors.
+_FUNCTION = re.compile(r"^(?:  )?(?:explicit |[\w:<>,*& ]+[ *&])(?P<name>\w+)\([^;]*$")
+# Not computed by a kernel, or about speed alone; other tests look at them.
+_SKIPPED = re.compile(r"tile_counts|admits_any|prefetch|constexpr int k|static_assert|__builtin_prefetch")
+
+
+def mutants(file: str, text: str) -> list[Mutant]:
+    """Every mistake in a file's text, in the order of its lines; each text once."""
+    found: dict[tuple[int, str], Mutant] = {}
+    for number, function, line in _lines(text):
+        for after in _line_mutants(line):
+            if after != line:
+                found.setdefault((number, after), Mutant(file, function, number, line, after))
+    return list(found.values())
+
+
+def _lines(text: str) -> Iterator[tuple[int, str, str]]:
+    """Lines of code that compute something, with the function they stand in."""
+    function, comment = "", False
+    for number, line in enumerate(text.split("\n"), 1):
+        stripped = line.strip()
+        if stripped.startswith("/*"):
+            comment = True
+        inside, comment = comment, comment and "*/" not in stripped
+        if (
+            not stripped
+            or inside
+            or stripped.startswith(("//", "}", "namespace", 'extern "C" {'))
+            or _PREPROCESSOR.match(line)
+        ):
+            continue
+        match = _FUNCTION.match(line.replace('extern "C" ', ""))
+        if match and not stripped.startswith(("if ", "for ", "while ", "return ", "else ", "const auto ", "} else")):
+            function = match["name"]
+        if _SKIPPED.search(line) or _SKIPPED.search(function):
+            continue
+        yield number, function, line
+
+
+def _line_mutants(line: str) -> Iterator[str]:
+    code, comment = _split_comment(line)
+
+    def changed(start: int, end: int, text: str) -> str:
+        return code[:start] + text + code[end:] + comment
+
+    for pattern, replacement in _SWAPS:
+        for match in re.finditer(pattern, code):
+            yield changed(match.start(), match.end(), replacement)
+    if _FIELD.match(code):
+        return
+    for match in _overlapping(_FACTOR, code):
+        yield changed(match.start(), match.end(), match["left"])
+        yield changed(match.start(), match.end(), match["right"])
+    for match in _INDEX.finditer(code):
+        if not _declares_array(code, match):
+            yield changed(match.start("index"), match.end("index"), f"{match['index']} + 1")
+    for match in _ADDRESS.finditer(code):
+        yield changed(match.start(), match.end(), match["base"])
+    if match := _CONDITION.search(code):
+        for condition in (f"!({match['condition']})", "true", "false"):
+            yield changed(match.start("condition"), match.end("condition"), condition)
+    for match in _TERNARY.finditer(code):
+        for kept in ("yes", "no"):
+            yield changed(match.start("test"), match.end("no"), match[kept])
+    if match := _LOOP.search(code):
+        yield changed(match.start("start"), match.end("start"), f"{match['start']} + 1")
+    if (
+        _STATEMENT.match(code)
+        and not _DECLARES.match(code)
+        and code.count("(") == code.count(")")
+        and "for (" not in code
+    ):
+        indent = len(code) - len(code.lstrip())
+        if not code.strip().startswith(("if ", "while ")):
+            yield code[:indent] + ";" + comment
+
+
+def _overlapping(pattern: re.Pattern[str], code: str) -> Iterator[re.Match[str]]:
+    at = 0
+    while match := pattern.search(code, at):
+        yield match
+        at = match.start("right")
+
+
+def _declares_array(code: str, index: re.Match[str]) -> bool:
+    """Whether the brackets are a declaration's size: `float x[kRows * kTileKv];`."""
+    return bool(re.match(r"^\s*(?:alignas\(\d+\) )?(?:const )?\w+(?:<\w+>)? \w+$", code[: index.start()]))
+
+
+def _split_comment(line: str) -> tuple[str, str]:
+    place = line.find("  // ")
+    return (line, "") if place < 0 else (line[:place], line[place:])

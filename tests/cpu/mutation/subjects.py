@@ -1,0 +1,171 @@
+"""The kernels that are mutated: few and small, but together they use every part of the templates."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import kernels  # noqa: E402
+from backward_kernels import BackwardKernel  # noqa: E402
+from kernels import Kernel, variant  # noqa: E402
+
+from fagen.plan import Plan, plan  # noqa: E402
+from fagen.render import Source, render  # noqa: E402
+from fagen.runtime.check.cases import Case, Tiling, cases  # noqa: E402
+from fagen.runtime.check.compare import Expected, expect  # noqa: E402
+from fagen.runtime.check.inputs import Inputs, draw  # noqa: E402
+from fagen.runtime.reference import trees  # noqa: E402
+from fagen.runtime.variant import Param, Tiles, Variant  # noqa: E402
+
+# Before any work: a child that forks off a process with running OpenMP threads would wait for them for ever.
+torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A variant whose kernels are mutated. Tiles are small, so that few numbers cross many tiles."""
+
+    variant: Variant
+
+    @cached_property
+    def plan(self) -> Plan:
+        """How it is built here."""
+        return plan(self.variant, "cpu", spec="mutation")
+
+    @cached_property
+    def sources(self) -> dict[str, Source]:
+        """Its rendered kernels by direction."""
+        return {source.direction: source for source in render(self.plan)}
+
+    @cached_property
+    def prepared(self) -> list[tuple[Case, Inputs, Expected]]:
+        """All cases, most telling first, with what they should give: computed once, for all mutants."""
+        known = [tree for tree in trees(self.variant) if tree is not None]
+        found = []
+        for case in cases(Tiling.of(self.plan.to_json())):
+            inputs = draw(self.variant, known, case, 0)
+            found.append((case, inputs, expect(self.variant, inputs, gradients=self.variant.backward)))
+        return found
+
+
+@kernels._PARALLEL_FOR
+def _last_thread_first(begin: int, end: int, fn: Any, ctx: int) -> None:
+    """A pool whose last thread does all the work, so that what is a thread's own must be where it says it is."""
+    for part in reversed(range(begin, end)):
+        fn(part, part + 1, ctx)
+
+
+kernels._parallel_for = _last_thread_first
+
+
+class Called:
+    """The kernels of two libraries as a variant's public function, differentiable, as the check calls it."""
+
+    def __init__(self, subject: Subject, forward: Path, backward: Path):
+        self.variant = subject.variant
+        self.forward = Kernel.__new__(Kernel)
+        self.forward.variant = subject.variant
+        self.forward.bind(forward)
+        self.backward = BackwardKernel.__new__(BackwardKernel)
+        self.backward.variant = subject.variant
+        self.backward.forward = self.forward
+        self.backward.bind(backward)
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float | None = None,
+        return_lse: bool = True,
+        out: Tensor | None = None,
+        sink: Tensor | None = None,
+        **params: Tensor,
+    ) -> Any:
+        if out is not None:
+            return self.compute(q, k, v, scale, sink, params, out)
+        named = (params[param.name] for param in self.variant.params)
+        return _Call.apply(self, scale, q, k, v, sink, *named)
+
+    def compute(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: Any, sink: Any, params: Any, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        sink = sink if sink is None else sink.contiguous()
+        threads = torch.get_num_threads()
+        return self.forward(q, k, v, scale=scale, sink=sink, params=params, threads=threads, out=out)
+
+
+class _Call(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, called: Called, scale: Any, q: Any, k: Any, v: Any, sink: Any, *params: Any) -> Any:
+        named = dict(zip((param.name for param in called.variant.params), params, strict=True))
+        o, lse = called.compute(q, k, v, scale, sink, named)
+        ctx.called, ctx.scale, ctx.threads = called, scale, torch.get_num_threads()
+        ctx.save_for_backward(q, k, v, o, lse, sink, *params)
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Any, d_lse: Any) -> Any:
+        q, k, v, o, lse, sink, *params = ctx.saved_tensors
+        called = ctx.called
+        named = dict(zip((param.name for param in called.variant.params), params, strict=True))
+        found = called.backward(
+            q,
+            k,
+            v,
+            o,
+            lse,
+            d_o,
+            None if d_lse is None else d_lse.contiguous(),
+            scale=ctx.scale,
+            sink=sink if sink is None else sink.contiguous(),
+            params=named,
+            threads=ctx.threads,
+        )
+        rest = [found[f"d_{name}"].to(tensor.dtype) if f"d_{name}" in found else None for name, tensor in named.items()]
+        return (None, None, found["dq"], found["dk"], found["dv"], found.get("d_sink"), *rest)
+
+
+def _subject(name: str, head_dim: int, dtype: str, tiles: Tiles, **fields: Any) -> Subject:
+    return Subject(variant(name, head_dim, dtype, backward=True, tiles=tiles, **fields))
+
+
+SUBJECTS: dict[str, Subject] = {
+    subject.variant.name: subject
+    for subject in (
+        # Everything an expression can ask of a kernel; head dims that are not whole vectors.
+        _subject(
+            "rich",
+            24,
+            "f32",
+            Tiles(q=12, kv=32),
+            value_dim=40,
+            mask="causal and doc[b, q] == doc[b, kv]",
+            score="softcap(4) + slope[h] * (kv - q)",
+            params=(Param("slope", "f32", ("H",), True), Param("doc", "i32", ("B", "n"))),
+            sink=True,
+        ),
+        # Pairs of bf16; a window; a learned distance table.
+        _subject(
+            "pairs",
+            40,
+            "bf16",
+            Tiles(q=12, kv=64),
+            mask="abs(q - kv) <= 20",
+            score="s + rel[h, q - kv + kv_len] + bias[b, h, kv]",
+            params=(Param("rel", "f32", ("H", "n"), True), Param("bias", "bf16", ("B", "H", "n"), True)),
+        ),
+        # No mask, no score; f16.
+        _subject("plain", 16, "f16", Tiles(q=12, kv=32)),
+    )
+}
