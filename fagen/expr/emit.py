@@ -15,7 +15,7 @@ from .derive import derivative
 from .graph import Graph, Node, below
 from .lower import lower
 from .print_bounds import print_bounds
-from .print_cpu import Printer, array_name, declare_array, declare_grad
+from .print_cpu import Printer, declare_array, declare_grad, grad_name
 from .sizes import Sizes, settled
 
 
@@ -91,7 +91,7 @@ def _grad_snippet(
 def _param_grad(graph: Graph, params: Mapping[str, Param], order: list[str], entry: Node, number: int) -> ParamGrad:
     """How the gradient of one read is added up. Result 0 is x, 1 is dx/ds, then come the factors."""
     name = str(entry.value)
-    array = f"d_{array_name(name)}"
+    array = grad_name(name)
     access = classify(graph, entry)
     printer = Printer(graph, params, f"g{number + 1}_")
     scatter: tuple[str, ...]

@@ -48,8 +48,17 @@ class _Text:
 
 
 def array_name(param: str) -> str:
-    """The C++ name of a param's array."""
+    """The C++ name of a param's array.
+
+    What is made of a param is named by this and a suffix of its own (``_grad``, ``_line1``, indexes, ...): a prefix
+    would meet the name of another param, as that of ``w``'s gradient and ``d_w`` would.
+    """
     return f"{param}_at"
+
+
+def grad_name(param: str) -> str:
+    """The C++ name of the array of a param's gradient."""
+    return f"{array_name(param)}_grad"
 
 
 def declare_array(param: Param, index: int) -> str:
@@ -60,13 +69,13 @@ def declare_array(param: Param, index: int) -> str:
 
 def declare_grad(param: Param, index: int) -> str:
     """The statement that makes the array of a param's gradient."""
-    return f"const Array<float, {len(param.shape)}> d_{array_name(param.name)}(p.d_params[{index}]);"
+    return f"const Array<float, {len(param.shape)}> {grad_name(param.name)}(p.d_params[{index}]);"
 
 
 class Printer:
     """Prints the nodes of one snippet.
 
-    ``prefix`` starts the names of temporaries, so that two snippets can share a scope.
+    ``prefix`` starts the names of temporaries and ends other names, so that two snippets can share a scope.
     """
 
     def __init__(self, graph: Graph, params: Mapping[str, Param], prefix: str = "t"):
@@ -74,7 +83,7 @@ class Printer:
         self._params = params
         self._sizes = Sizes(params)
         self._prefix = prefix
-        self._own = "" if prefix == "t" else prefix  # of names that say more than a number
+        self._own = "" if prefix == "t" else f"_{prefix.rstrip('_')}"  # ends names that say more than a number
         self._texts: dict[Node, _Text] = {}
         self._names: set[str] = set()
         self._temporaries = 0
@@ -114,11 +123,11 @@ class Printer:
         return self._as_vector(self._texts[node])
 
     def _fresh(self, wish: str | None = None) -> str:
-        if wish is not None and wish not in self._names:
-            self._names.add(wish)
-            return wish
         if wish is not None:
-            return self._fresh(next(name for n in range(2, 10**6) if (name := f"{wish}{n}") not in self._names))
+            numbered = (f"{wish}{n}{self._own}" for n in ("", *range(2, 10**6)))
+            name = next(name for name in numbered if name not in self._names)
+            self._names.add(name)
+            return name
         self._temporaries += 1
         return f"{self._prefix}{self._temporaries}"
 
@@ -130,10 +139,11 @@ class Printer:
 
     def _read_name(self, node: Node) -> str:
         if not node.args:
-            return f"{self._own}{array_name(str(node.value))}_0"
+            return f"{array_name(str(node.value))}_0"
         if all(index.op == "name" or (index.is_const and index.integer >= 0) for index in node.args):
-            return f"{self._own}{array_name(str(node.value))}_" + "_".join(str(index.value) for index in node.args)
-        return f"{self._own}{array_name(str(node.value))}_1"
+            indices = "_".join(str(index.value) for index in node.args)
+            return f"{array_name(str(node.value))}_{indices}"
+        return f"{array_name(str(node.value))}_1"
 
     # ---- conversions ----
 
@@ -262,7 +272,7 @@ class Printer:
         access = classify(self._graph, node)
         array = array_name(str(node.value))
         if access.kind == "run":
-            line = self._fresh(f"{self._own}{array}_line1")
+            line = self._fresh(f"{array}_line1")
             self.row.append(f"const auto {line} = {self.line(node, access, array)};")
             return f"{line}.{'run' if access.direction == 1 else 'reversed_run'}({self.run_start(node, access)})"
         call = "gather" if access.kind == "gather" else "load"

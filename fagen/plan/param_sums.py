@@ -35,7 +35,7 @@ class ParamSum:
     @property
     def part(self) -> str:
         """The C++ function that makes an item's part."""
-        return f"part_of_{self.name}"
+        return f"{self.name}_part_of"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def test_alibi_with_causal_documents() -> None:
         "const Array<const float, 1> slope_at(p.params[0]);",
         "const Array<const int32_t, 2> ids_at(p.params[1]);",
     )
-    assert code.grad_declarations == ("const Array<float, 1> d_slope_at(p.d_params[0]);",)
+    assert code.grad_declarations == ("const Array<float, 1> slope_at_grad(p.d_params[0]);",)
     assert code.score_mask is not None
     assert code.score_mask.row == (
         "const float slope_at_h = slope_at.load(h);",
@@ -129,12 +129,12 @@ def test_gradients_say_how_entries_are_shared() -> None:
         ("rel", "pair", ("h",)),
     ]
     assert [grad.scatter[-1] for grad in code.param_grads] == [
-        "d_t_at.add(total);",
-        "d_slope_at.add(total, h);",
-        "d_f_at.add(total, b, h, q);",
-        "d_f_at_line4.add_run(kv[0], g);",
-        "d_rel_at_line5.add_reversed_run(q - kv[0], g);",
-        "d_rel_at.scatter_add(g, h, g6_at_at_kv);",
+        "t_at_grad.add(total);",
+        "slope_at_grad.add(total, h);",
+        "f_at_grad.add(total, b, h, q);",
+        "f_at_grad_line4.add_run(kv[0], g);",
+        "rel_at_grad_line5.add_reversed_run(q - kv[0], g);",
+        "rel_at_grad.scatter_add(g, h, at_at_kv_g6);",
     ]
     assert [code.score_grad.results[grad.factor] for grad in code.param_grads] == [
         "s",
