@@ -171,8 +171,8 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward) -> Ma
         "query_ranges": body(code, variant, code.query_ranges),
         "sums": sums.parts,
         "direct": sums.direct,
-        "serial": sums.serial,
-        "in_line": bool(sums.parts) or sums.serial,
+        "apart": sums.apart,
+        "in_line": bool(sums.parts or sums.apart),
     }
 
 

@@ -20,7 +20,9 @@ class ParamSum:
 
     - "direct": no two work items add to the same entry, so each adds to the gradient itself;
     - "part": each item adds up a part of its own, and the parts are added in the order of the items;
-    - "serial": a part would be as large as the scores, so the items run one after the other and add to the gradient.
+    - "by batch": a part would be as large as the scores, so items add to the gradient itself, and those of another
+      batch element wait for each other;
+    - "serial": the same, but any two items may meet, so they run one after the other.
 
     A part is added up in ``type``; ``by`` says how its axes are indexed, one after the other.
     """
@@ -55,9 +57,11 @@ class Sums:
         return tuple(each.index for each in self.params if each.mode != "part")
 
     @property
-    def serial(self) -> bool:
-        """Whether items must run one after the other."""
-        return any(each.mode == "serial" for each in self.params)
+    def apart(self) -> str:
+        """How far apart, in the order of items, those are that may add to the same entry; "" if none may."""
+        modes = {each.mode for each in self.params}
+        # Items go through the heads of a batch element, then through the batch.
+        return "1" if "serial" in modes else "p.shape.kv_heads" if "by batch" in modes else ""
 
 
 def param_sums(variant: Variant, code: KernelCode) -> Sums:
@@ -100,4 +104,5 @@ def _mode(param: Param, reads: tuple[ParamGrad, ...]) -> tuple[str, str]:
     ]
     if len(open_axes) <= 1:
         return "part", "many work items add to an entry, and the entries that one adds to are few"
-    return "serial", f"many work items add to an entry, and the entries that one adds to are {' × '.join(open_axes)}"
+    why = f"many work items add to an entry, and the entries that one adds to are {' × '.join(open_axes)}"
+    return "by batch" if len(reads) == 1 and "j" in owner and owner & {"h", "hk"} else "serial", why

@@ -1,5 +1,5 @@
-// Gradients of params that many work items add to. Each item adds up its own part, and the parts are added to the gradient
-// in the order of the items, whichever thread ran them.
+// Gradients of params that many work items add to. Each item adds up its own part, and the parts are added to the
+// gradient in the order of the items, whichever thread ran them.
 #pragma once
 #include "fagen/params.h"
 
@@ -8,6 +8,12 @@ namespace {
 
 // What indexes an axis of a param: b, h or hk alone, or anything.
 enum class By { kAny, kBatch, kHead, kKeyHead };
+
+// An array to which nothing is added if the gradient is not wanted.
+inline ArrayView wanted(ArrayView gradient) {
+  if (gradient.data == nullptr) gradient.size[0] = 0;
+  return gradient;
+}
 
 // The part of a gradient that an item can add to, whose query heads are those of key head hk in batch b: all of an axis
 // that anything indexes, but only its own b, h or hk. Sum is what the part is added up in.
@@ -40,19 +46,23 @@ class PartOfGradient {
       stride *= count_[axis];
     }
     view.data = count() > 0 ? sums - first : nullptr;
-    if (count() == 0) view.size[0] = 0;
-    return view;
+    return wanted(view);
   }
 
   void add_to_gradient(const Sum* sums) const {
-    float* const gradient = static_cast<float*>(gradient_.data);
-    for (int64_t n = 0; n < count(); ++n) {
-      int64_t offset = 0, rest = n;
-      for (int axis = kMaxRank - 1; axis >= 0; --axis) {
-        offset += (first_[axis] + rest % count_[axis]) * gradient_.stride[axis];
-        rest /= count_[axis];
+    float* at[kMaxRank];  // the first element of the part, then of its planes, lines and so on
+    at[0] = static_cast<float*>(gradient_.data);
+    for (int axis = 0; axis < kMaxRank; ++axis) at[0] += first_[axis] * gradient_.stride[axis];
+    for (int64_t a = 0; a < count_[0]; ++a, at[0] += gradient_.stride[0]) {
+      at[1] = at[0];
+      for (int64_t b = 0; b < count_[1]; ++b, at[1] += gradient_.stride[1]) {
+        at[2] = at[1];
+        for (int64_t c = 0; c < count_[2]; ++c, at[2] += gradient_.stride[2]) {
+          at[3] = at[2];
+          for (int64_t d = 0; d < count_[3]; ++d, at[3] += gradient_.stride[3])
+            *at[3] = static_cast<float>(*at[3] + *sums++);
+        }
       }
-      gradient[offset] = static_cast<float>(gradient[offset] + sums[n]);
     }
   }
 
@@ -60,12 +70,6 @@ class PartOfGradient {
   ArrayView gradient_;
   int64_t first_[kMaxRank], count_[kMaxRank];
 };
-
-// An array to which nothing is added if the gradient is not wanted.
-inline ArrayView wanted(ArrayView gradient) {
-  if (gradient.data == nullptr) gradient.size[0] = 0;
-  return gradient;
-}
 
 }  // namespace
 }  // namespace fagen
