@@ -8,8 +8,8 @@ from fagen.runtime.variant import Param
 
 from .graph import Graph, Node, below
 
-# The largest length, and so position, that kernels accept, and the most heads and batch entries: with it q - kv + kv_len
-# stays within 32 bits. The host unit refuses more (kMaxLength in params.h).
+# The largest length, and so position, that kernels accept, and the most heads and batch entries: with it
+# q - kv + kv_len stays within 32 bits. The host unit refuses more (kMaxLength in params.h).
 MAX_LENGTH = 2**28
 
 INT32 = (-(2**31), 2**31 - 1)

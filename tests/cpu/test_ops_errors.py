@@ -218,6 +218,19 @@ def test_sizes_past_the_limit(small: ModuleType, which: str) -> None:
             call()
 
 
+@pytest.mark.parametrize(("batch", "heads", "size"), [(2, 2**20, str(2**54)), (8, 2**27, "2^63 or more")])
+def test_no_memory(small: ModuleType, batch: int, heads: int, size: str) -> None:
+    """The message has the size, and what it was to hold."""
+    q = torch.zeros(1, 1, 1, 16).expand(batch, 2**27, heads, 16)
+    k = torch.zeros(1, 1, 1, 16).expand(batch, 1, 1, 16)
+    with pytest.raises(RuntimeError, match=re.escape(f"torch could not allocate {size} bytes for o")):
+        small.causal_d16(q, k, k)
+    lse = q[..., 0].transpose(1, 2)
+    copy = f"torch could not allocate {4 * lse.numel()} bytes for a contiguous copy of lse"
+    with pytest.raises(RuntimeError, match=copy):
+        small.causal_d16.ops.backward(q, None, q, k, k, q, lse, 0.25, 0)
+
+
 def test_the_limit_of_sizes_is_the_one_that_index_arithmetic_counts_on() -> None:
     header = (templates_dir() / "include/fagen/params.h").read_text()
     shift = re.search(r"kMaxLength = int64_t\{1\} << (\d+);", header)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 import subprocess
 import sys
 
 import pytest
 
 from fagen.render_module import render_module, schemas
+from fagen.resources import templates_dir
 from fagen.runtime.shapes import argument_names
 from fagen.runtime.variant import Expression, Param, Variant
 
@@ -66,6 +68,16 @@ def test_binding_says_what_a_variant_is() -> None:
         assert text.count(row) == 2  # once a variant
     assert 'if (!__builtin_cpu_supports("fma")) return "fma";' in text
     assert "fagen_no_backward_backward" not in text and "fagen_full_backward" in text
+
+
+def test_ops_reach_the_machine_through_the_driver_alone() -> None:
+    """Another target, or an emulator, brings a file like cpu.h; what checks arguments and fills params stays."""
+    host = templates_dir() / "include/fagen/host"
+    for name in ("ops.h", "arguments.h", "variant.h", "tensor.h", "driver.h"):
+        code = re.sub(r"//.*", "", (host / name).read_text())
+        assert not re.search(r"cpu|Pool|workspace|parallel_for\(|memset|mutex|thread[^s]", code), name
+    binding = _render(PLAIN, FULL)["binding.cpp"]
+    assert binding.count("cpu_driver()") == 1  # every op is handed what this one place gives
 
 
 def test_namespace_stands_in_a_unit_of_its_own() -> None:

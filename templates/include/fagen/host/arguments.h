@@ -1,6 +1,7 @@
 // Checks an op's arguments against its variant. Every refusal names the op, the argument, what was expected and what
 // was found, and is a std::invalid_argument: Python sees a ValueError.
 #pragma once
+#include <fagen/host/driver.h>
 #include <fagen/host/variant.h>
 
 namespace fagen::host {
@@ -8,7 +9,8 @@ namespace {
 
 class Arguments {
  public:
-  Arguments(const VariantRow& variant, const char* op) : variant_(variant), op_(op) {}
+  Arguments(const Driver& driver, const VariantRow& variant, const char* op)
+      : driver_(driver), variant_(variant), op_(op) {}
 
   const Shape& shape() const { return shape_; }
 
@@ -55,12 +57,17 @@ class Arguments {
     return view(t, name, length, heads, dim, t.data_to_read());
   }
 
-  // A new tensor of that form, and its view.
-  Tensor make(int64_t length, int64_t heads, int64_t dim, TensorView& view_of_it) const {
+  // A new tensor where the arguments are, not filled.
+  Tensor empty(int64_t rank, const int64_t* sizes, Dtype dtype, const char* what, const char* of = "") const {
+    return Tensor::empty(driver_.device_type, rank, sizes, dtype, what, of);
+  }
+
+  // One of the variant's dtype and layout, and its view.
+  Tensor make(const char* name, int64_t length, int64_t heads, int64_t dim, TensorView& view_of_it) const {
     const int64_t sizes[4] = {shape_.batch, variant_.heads_first ? heads : length,
                               variant_.heads_first ? length : heads, dim};
-    Tensor made = Tensor::empty(4, sizes, variant_.dtype);
-    view_of_it = view(made, "output", length, heads, dim, made.data());
+    Tensor made = empty(4, sizes, variant_.dtype, name);
+    view_of_it = view(made, name, length, heads, dim, made.data());
     return made;
   }
 
@@ -128,7 +135,9 @@ class Arguments {
     if (t.dtype() != code_of(dtype)) {
       refuse(name, std::string("dtype ") + name_of(code_of(dtype)), name_of(t.dtype()));
     }
-    if (!t.on_cpu()) refuse(name, "device cpu, as the module is built for it", "a tensor elsewhere");
+    if (t.device_type() != driver_.device_type) {
+      refuse(name, std::string("device ") + driver_.device + ", as the module is built for it", "a tensor elsewhere");
+    }
   }
 
   void check_shape(const Tensor& t, const char* name, int64_t rank, const int64_t* sizes) const {
@@ -173,6 +182,7 @@ class Arguments {
     return (last + 1) * static_cast<int64_t>(aoti_torch_dtype_element_size(t.dtype()));
   }
 
+  const Driver& driver_;
   const VariantRow& variant_;
   const char* op_;
   Shape shape_{};

@@ -1,37 +1,19 @@
-// What a launch needs of the machine. On the CPU: torch's own threads, and memory from torch's allocator. A target with
-// a device brings its table of driver functions here; ops.h asks for nothing else.
+// The machine, as all that the host unit asks of it.
 #pragma once
-#include <fagen/host/tensor.h>
-#include <fagen/params.h>
+#include <cstdint>
 
 namespace fagen::host {
 namespace {
 
-inline void torch_threads(int64_t begin, int64_t end, void (*fn)(int64_t, int64_t, void*), void* ctx) {
-  call(torch_parallel_for(begin, end, 1, fn, ctx), "parallel_for");
-}
-
-inline Pool pool() {
-  uint32_t threads = 1;
-  call(torch_get_num_threads(&threads), "get_num_threads");
-  return {torch_threads, static_cast<int32_t>(threads)};
-}
-
-// Memory that lives as long as a call, aligned to 64 bytes.
-class Workspace {
- public:
-  explicit Workspace(int64_t bytes) {
-    if (bytes <= 0) return;
-    const int64_t floats = (bytes + 64 + 3) / 4;
-    memory_ = Tensor::empty(1, &floats, Dtype::f32);
-    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
-    data_ = reinterpret_cast<void*>((address + 63) & ~uintptr_t{63});
-  }
-  void* data() const { return data_; }
-
- private:
-  Tensor memory_;
-  void* data_ = nullptr;
+// One plain table, filled by the file of a target (cpu.h), which the module's binding hands to every op. What a target
+// with a device needs to launch (the stream, launches, tensor maps, function attributes) are more functions of this
+// table, so that an emulator can put its own in their place; only that target's file calls them.
+struct Driver {
+  const char* device;   // where tensors must be, as torch calls it
+  int32_t device_type;  // the same, as torch's number
+  int32_t (*threads)();
+  // Calls fn(begin, end, ctx) on parts that cover [begin, end), on those threads.
+  void (*parallel_for)(int64_t begin, int64_t end, void (*fn)(int64_t, int64_t, void*), void* ctx);
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 // run it, put the results back. One code for all variants, driven by their rows.
 #pragma once
 #include <fagen/host/arguments.h>
-#include <fagen/host/driver.h>
 
 #include <cstring>
 
@@ -46,7 +45,7 @@ inline void take_params(const VariantRow& variant, Stack& stack, Tensor* held) {
 
 // NAME_forward(q, k, v, [sink], [params], scale) -> (o, lse)
 // NAME_forward_out(q, k, v, [sink], [params], scale, out) -> lse
-inline void forward(const VariantRow& variant, StableIValue* values, bool into_out) {
+inline void forward(const Driver& driver, const VariantRow& variant, StableIValue* values, bool into_out) {
   Stack stack(values);
   const Tensor q = stack.tensor(), k = stack.tensor(), v = stack.tensor();
   Tensor sink = variant.sink ? stack.tensor() : Tensor();
@@ -56,7 +55,7 @@ inline void forward(const VariantRow& variant, StableIValue* values, bool into_o
   p.scale = stack.real();
   Tensor o = into_out ? stack.tensor() : Tensor();
 
-  Arguments arguments(variant, into_out ? "_forward_out" : "_forward");
+  Arguments arguments(driver, variant, into_out ? "_forward_out" : "_forward");
   arguments.take_q_k(q, k);
   const Shape& shape = p.shape = arguments.shape();
   p.q = arguments.read(q, "q", shape.q_len, shape.heads, variant.head_dim);
@@ -64,7 +63,7 @@ inline void forward(const VariantRow& variant, StableIValue* values, bool into_o
   p.v = arguments.read(v, "v", shape.kv_len, shape.kv_heads, variant.value_dim);
   if (variant.sink) {
     arguments.check_sink(sink);
-    sink = std::move(sink).packed();
+    sink = std::move(sink).packed("sink");
     p.sink = static_cast<const float*>(sink.data_to_read());
   }
   for (int32_t i = 0; i < variant.param_count; ++i) p.params[i] = arguments.param(params[i], variant.params[i]);
@@ -79,26 +78,20 @@ inline void forward(const VariantRow& variant, StableIValue* values, bool into_o
       arguments.check_apart(o, "out", params[i], variant.params[i].name);
     }
   } else {
-    o = arguments.make(shape.q_len, shape.heads, variant.value_dim, p.o);
+    o = arguments.make("o", shape.q_len, shape.heads, variant.value_dim, p.o);
   }
   const int64_t rows[3] = {shape.batch, shape.heads, shape.q_len};
-  Tensor lse = Tensor::empty(3, rows, Dtype::f32);
+  Tensor lse = arguments.empty(3, rows, Dtype::f32, "lse");
   p.lse = static_cast<float*>(lse.data());
 
-  if (lse.numel() != 0) {
-    const Pool threads = pool();
-    p.pool = &threads;
-    const Workspace workspace(variant.cpu.forward_workspace(&p));
-    p.workspace = workspace.data();
-    variant.cpu.forward(&p);
-  }
+  if (lse.numel() != 0) variant.launches.forward(driver, p);
   if (!into_out) stack.put(std::move(o));
   stack.put(std::move(lse));
 }
 
 // NAME_backward(d_o, d_lse?, q, k, v, o, lse, [sink], [params], scale, needs) -> (dq, dk, dv, [d_sink], [d_params])
 // Bit 0 of `needs` asks for d_sink, bit 1 + i for the gradient of param i; those not asked for come back empty.
-inline void backward(const VariantRow& variant, StableIValue* values) {
+inline void backward(const Driver& driver, const VariantRow& variant, StableIValue* values) {
   Stack stack(values);
   const Tensor d_o = stack.tensor();
   Tensor d_lse = stack.optional_tensor();
@@ -111,7 +104,7 @@ inline void backward(const VariantRow& variant, StableIValue* values) {
   p.scale = stack.real();
   const int64_t needs = stack.integer();
 
-  Arguments arguments(variant, "_backward");
+  Arguments arguments(driver, variant, "_backward");
   arguments.take_q_k(q, k);
   const Shape& shape = p.shape = arguments.shape();
   p.q = arguments.read(q, "q", shape.q_len, shape.heads, variant.head_dim);
@@ -120,31 +113,32 @@ inline void backward(const VariantRow& variant, StableIValue* values) {
   p.o = arguments.read(o, "o", shape.q_len, shape.heads, variant.value_dim);
   p.d_o = arguments.read(d_o, "d_o", shape.q_len, shape.heads, variant.value_dim);
   arguments.check_rows(lse, "lse");
-  lse = std::move(lse).packed();
+  lse = std::move(lse).packed("lse");
   p.lse = static_cast<const float*>(lse.data_to_read());
   if (d_lse.defined()) {
     arguments.check_rows(d_lse, "d_lse");
-    d_lse = std::move(d_lse).packed();
+    d_lse = std::move(d_lse).packed("d_lse");
     p.d_lse = static_cast<const float*>(d_lse.data_to_read());
   }
 
-  Tensor dq = arguments.make(shape.q_len, shape.heads, variant.head_dim, p.dq);
-  Tensor dk = arguments.make(shape.kv_len, shape.kv_heads, variant.head_dim, p.dk);
-  Tensor dv = arguments.make(shape.kv_len, shape.kv_heads, variant.value_dim, p.dv);
+  Tensor dq = arguments.make("dq", shape.q_len, shape.heads, variant.head_dim, p.dq);
+  Tensor dk = arguments.make("dk", shape.kv_len, shape.kv_heads, variant.head_dim, p.dk);
+  Tensor dv = arguments.make("dv", shape.kv_len, shape.kv_heads, variant.value_dim, p.dv);
   const int64_t nothing = 0;
-  const auto zeros = [&](const Tensor& like, bool wanted) {
+  const auto zeros = [&](const Tensor& like, const char* name, bool wanted) {
     int64_t sizes[kMaxRank];
     for (int64_t d = 0; d < like.rank(); ++d) sizes[d] = like.size(d);
-    Tensor made = wanted ? Tensor::empty(like.rank(), sizes, Dtype::f32) : Tensor::empty(1, &nothing, Dtype::f32);
-    if (made.numel() != 0) std::memset(made.data(), 0, made.bytes());
+    Tensor made = arguments.empty(wanted ? like.rank() : 1, wanted ? sizes : &nothing, Dtype::f32, "the gradient of ",
+                                  name);
+    made.fill_with_zeros();
     return made;
   };
   Tensor d_sink;
   if (variant.sink) {
     arguments.check_sink(sink);
-    sink = std::move(sink).packed();
+    sink = std::move(sink).packed("sink");
     p.sink = static_cast<const float*>(sink.data_to_read());
-    d_sink = zeros(sink, needs & 1);
+    d_sink = zeros(sink, "sink", needs & 1);
     if (needs & 1) p.d_sink = static_cast<float*>(d_sink.data());
   }
   Tensor d_params[kMaxParams];
@@ -152,19 +146,15 @@ inline void backward(const VariantRow& variant, StableIValue* values) {
     p.params[i] = arguments.param(params[i], variant.params[i]);
     if (!variant.params[i].grad) continue;
     const bool wanted = (needs >> (1 + i)) & 1;
-    d_params[i] = zeros(params[i], wanted);
+    d_params[i] = zeros(params[i], variant.params[i].name, wanted);
     if (wanted) p.d_params[i] = Arguments::array(d_params[i], d_params[i].data());
   }
 
   if (lse.numel() == 0) {  // no query: nothing reaches the keys
-    if (dk.numel() != 0) std::memset(dk.data(), 0, dk.bytes());
-    if (dv.numel() != 0) std::memset(dv.data(), 0, dv.bytes());
+    dk.fill_with_zeros();
+    dv.fill_with_zeros();
   } else {
-    const Pool threads = pool();
-    p.pool = &threads;
-    const Workspace workspace(variant.cpu.backward_workspace(&p));
-    p.workspace = workspace.data();
-    variant.cpu.backward(&p);
+    variant.launches.backward(driver, p);
   }
   stack.put(std::move(dq));
   stack.put(std::move(dk));
@@ -176,22 +166,22 @@ inline void backward(const VariantRow& variant, StableIValue* values) {
 }
 
 // NAME_tile_counts(q, k, [params]) -> int64 [total, full, partial, empty]
-inline void tile_counts(const VariantRow& variant, StableIValue* values) {
+inline void tile_counts(const Driver& driver, const VariantRow& variant, StableIValue* values) {
   Stack stack(values);
   const Tensor q = stack.tensor(), k = stack.tensor();
   Tensor params[kMaxParams];
   take_params(variant, stack, params);
 
-  Arguments arguments(variant, "_tile_counts");
+  Arguments arguments(driver, variant, "_tile_counts");
   arguments.take_q_k(q, k);
   ForwardParams p{};
   p.shape = arguments.shape();
   for (int32_t i = 0; i < variant.param_count; ++i) p.params[i] = arguments.param(params[i], variant.params[i]);
   TileCounts counts{};
-  if (p.shape.batch != 0 && p.shape.heads != 0) variant.cpu.tile_counts(&p, &counts);
+  if (p.shape.batch != 0 && p.shape.heads != 0) variant.launches.tile_counts(driver, p, counts);
 
   const int64_t four = 4;
-  Tensor made = Tensor::empty(1, &four, Dtype::i64);
+  Tensor made = arguments.empty(1, &four, Dtype::i64, "the counts");
   const int64_t row[4] = {counts.total, counts.full, counts.partial, counts.empty};
   std::memcpy(made.data(), row, sizeof(row));
   stack.put(std::move(made));

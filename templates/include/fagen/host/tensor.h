@@ -54,18 +54,23 @@ class Tensor {
     if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
   }
 
-  // A new contiguous tensor on the CPU, not filled.
-  static Tensor empty(int64_t rank, const int64_t* sizes, Dtype dtype) {
-    int64_t strides[8];
+  // A new contiguous tensor on a device, not filled. `what` and `of` say what for, should there be no memory.
+  static Tensor empty(int32_t device_type, int64_t rank, const int64_t* sizes, Dtype dtype, const char* what,
+                      const char* of = "") {
+    int64_t strides[8] = {};
     int64_t step = 1;
+    bool fits = true;
     for (int64_t d = rank - 1; d >= 0; --d) {
       strides[d] = step;
-      step *= sizes[d] > 1 ? sizes[d] : 1;
+      fits = !__builtin_mul_overflow(step, sizes[d] > 1 ? sizes[d] : 1, &step) && fits;
     }
+    const int32_t code = code_of(dtype);
     AtenTensorHandle made = nullptr;
-    call(aoti_torch_empty_strided(rank, sizes, strides, code_of(dtype), aoti_torch_device_type_cpu(), 0, &made),
-         "empty_strided");
-    return Tensor(made);
+    if (fits && aoti_torch_empty_strided(rank, sizes, strides, code, device_type, 0, &made) == 0) return Tensor(made);
+    int64_t bytes = 0;
+    fits = fits && !__builtin_mul_overflow(step, static_cast<int64_t>(aoti_torch_dtype_element_size(code)), &bytes);
+    throw std::runtime_error("fagen: torch could not allocate " +
+                             (fits ? std::to_string(bytes) : std::string("2^63 or more")) + " bytes for " + what + of);
   }
 
   bool defined() const { return handle_ != nullptr; }
@@ -80,9 +85,6 @@ class Tensor {
     for (int64_t d = 0; d < rank_; ++d) count *= sizes_[d];
     return count;
   }
-
-  // Of the elements, were they contiguous.
-  size_t bytes() const { return static_cast<size_t>(numel()) * aoti_torch_dtype_element_size(dtype()); }
 
   // For writing to.
   void* data() const {
@@ -104,10 +106,14 @@ class Tensor {
     return code;
   }
 
-  bool on_cpu() const {
+  int32_t device_type() const {
     int32_t type = 0;
     call(aoti_torch_get_device_type(handle_, &type), "device_type");
-    return type == aoti_torch_device_type_cpu();
+    return type;
+  }
+
+  void fill_with_zeros() const {
+    if (numel() != 0) call(aoti_torch_zero_(handle_), "zero_");
   }
 
   // Whether elements lie one after another in index order; dims of size 1 may have any stride.
@@ -127,10 +133,10 @@ class Tensor {
     return text + "]";
   }
 
-  // This float tensor with contiguous elements: itself, or a copy.
-  Tensor packed() && {
+  // This float tensor, called `name`, with contiguous elements: itself, or a copy.
+  Tensor packed(const char* name) && {
     if (contiguous() || numel() == 0) return std::move(*this);
-    Tensor copy = empty(rank_, sizes_, Dtype::f32);
+    Tensor copy = empty(device_type(), rank_, sizes_, Dtype::f32, "a contiguous copy of ", name);
     call(aoti_torch_copy_(copy.handle_, handle_, 0), "copy_");
     return copy;
   }

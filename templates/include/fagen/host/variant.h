@@ -1,5 +1,6 @@
 // What the host unit knows of each variant: rows of a static table, written out by the module's binding.
 #pragma once
+#include <fagen/host/driver.h>
 #include <fagen/host/tensor.h>
 #include <fagen/params.h>
 
@@ -23,13 +24,12 @@ struct ParamRow {
   int64_t extents[kMaxRank];
 };
 
-// The functions a rendered CPU kernel exports; the backward ones are null for a variant without backward.
-struct CpuKernels {
-  int64_t (*forward_workspace)(const ForwardParams*);
-  void (*forward)(const ForwardParams*);
-  void (*tile_counts)(const ForwardParams*, TileCounts*);
-  int64_t (*backward_workspace)(const BackwardParams*);
-  void (*backward)(const BackwardParams*);
+// How its kernels are run, by the file of their target (cpu.h). They are given what the ops know, and see to the rest:
+// working memory, threads. Without backward, that one is null.
+struct Launches {
+  void (*forward)(const Driver&, ForwardParams&);
+  void (*tile_counts)(const Driver&, ForwardParams&, TileCounts&);
+  void (*backward)(const Driver&, BackwardParams&);
 };
 
 struct VariantRow {
@@ -40,7 +40,7 @@ struct VariantRow {
   bool sink;
   int32_t param_count;
   const ParamRow* params;
-  CpuKernels cpu;
+  Launches launches;
 };
 
 }  // namespace
