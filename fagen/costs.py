@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .plan import Plan
-from .plan.elements import choose_elements
+from .plan import Plan, schedule
 from .runtime.variant import Variant
-from .target import ISAS
 
 ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 
@@ -71,11 +69,11 @@ def costs(plan: Plan, direction: str) -> Costs:
     matrix = batch * heads * rows * keys
     if direction == "forward":
         moved = queries + key_bytes + value_bytes + outputs + lse
-        extra = batch * kv_heads * keys * packed_key_bytes(plan)
+        extra = batch * kv_heads * keys * schedule(plan.schedule).key_bytes(plan)
         scores_moved, scores_held = 2 * 4 * matrix + 2 * element * matrix, 4 * matrix + element * matrix
     else:
         moved = 2 * (queries + key_bytes + value_bytes) + 2 * outputs + lse
-        extra = batch * heads * rows * query_sum_bytes(plan)
+        extra = batch * heads * rows * schedule(plan.schedule).row_bytes(plan)
         # P read twice, dP written and read in float32, dS written once and read by two products.
         scores_moved = 2 * element * matrix + 2 * 4 * matrix + 3 * element * matrix
         scores_held = 2 * element * matrix + 4 * matrix
@@ -86,18 +84,3 @@ def costs(plan: Plan, direction: str) -> Costs:
         extra=extra,
         extra_unfused=sympy.factor_terms(scores_held),
     )
-
-
-def packed_key_bytes(plan: Plan) -> int:
-    """What forward holds for a key and its value, packed for the products, if enough work items read them."""
-    assert plan.isa is not None
-    isa, variant = ISAS[plan.isa], plan.variant
-    elements = choose_elements(variant, isa)
-    width = plan.forward.value_vectors * plan.forward.value_panels * isa.lanes
-    return elements.word_bytes * (-(-variant.head_dim // elements.depth) + width // elements.depth)
-
-
-def query_sum_bytes(plan: Plan) -> int:
-    """What backward holds for a query row: its dQ and its delta (dO · o - dlse), both in float32."""
-    assert plan.isa is not None and plan.backward is not None
-    return 4 * (plan.backward.head_vectors * plan.backward.head_panels * ISAS[plan.isa].lanes + 1)

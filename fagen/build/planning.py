@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from ..errors import FagenError, PlanError, Problem
@@ -16,12 +17,12 @@ from ..target import TARGETS
 
 
 def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
-    """The plan of every variant. Raises one :class:`PlanError` with all that the target cannot do."""
+    """The plan of every variant for every target. Raises one :class:`PlanError` with all that the target cannot do."""
     problems = [problem for name in spec.targets if (problem := _refuse_target(name, spec.path)) is not None]
     plans = []
-    for variant in [] if problems else variants:
+    for target, variant in product(() if problems else spec.targets, variants):
         try:
-            plans.append(plan(variant, "cpu", spec.isa, spec=spec.name))
+            plans.append(plan(variant, target, spec.isa, spec=spec.name))
         except PlanError as error:
             problems += error.problems
     if problems:

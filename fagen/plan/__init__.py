@@ -3,5 +3,6 @@
 from .context import context, direction_names, shared_names
 from .make import plan
 from .model import Plan
+from .schedule import schedule
 
-__all__ = ["Plan", "context", "direction_names", "plan", "shared_names"]
+__all__ = ["Plan", "context", "direction_names", "plan", "schedule", "shared_names"]

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from collections.abc import Iterator
 
-from ..errors import PlanError
-from ..expr import CPU_VECTOR, emit
+from ..errors import PlanError, Problem
 from ..runtime.variant import Variant
-from ..target import ISAS, TARGETS, resolve_isa
-from .backward import choose_backward
-from .elements import choose_elements
-from .forward import choose_forward
+from ..target import TARGETS, Target
 from .model import Plan
-from .refuse import problems
-
-# What every kernel unit is compiled with, beside the flags of its ISA. No -ffast-math: NaN, Inf and denormals count.
-KERNEL_FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-ffp-contract=fast",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fwrapv",  # integers of expressions wrap at 64 bits
-    "-fno-exceptions",
-    "-fno-rtti",
-    "-Wall",
-    "-Wextra",
-)
+from .schedule import schedule
 
 
 def plan(variant: Variant, target: str = "cpu", isa: str = "native", *, spec: str = "") -> Plan:
@@ -37,30 +17,29 @@ def plan(variant: Variant, target: str = "cpu", isa: str = "native", *, spec: st
     ``spec`` is the name of the spec it is from, for the first line of its sources. Raises PlanError, with everything
     that is wrong, if the target cannot do what the variant asks or has no schedule yet.
     """
-    chosen = ISAS[resolve_isa(variant.isa if variant.isa != "native" else isa)]
-    found = problems(variant, target, chosen)
-    if found:
-        raise PlanError(found)
-    elements = choose_elements(variant, chosen)
-    code = emit(variant, CPU_VECTOR)
-    forward, why = choose_forward(variant, chosen, elements)
-    backward = None
-    if variant.backward:
-        backward, reasons = choose_backward(variant, chosen, elements, code)
-        why |= {f"backward.{name}": reason for name, reason in reasons.items()}
-    why["isa"] = "this machine's most capable" if variant.isa == isa == "native" else "the spec's or the caller's"
-    why["schedule"] = f"the one that {target} has"
-    why["product"] = elements.why
-    why["backward"] = "the spec's" if variant.backward else "the spec leaves it out"
-    return Plan(
-        variant=variant,
-        spec=spec,
-        target=target,
-        schedule=TARGETS[target].schedule,
-        isa=chosen.name,
-        flags=(*KERNEL_FLAGS, *chosen.flags),
-        code=code,
-        forward=forward,
-        backward=backward,
-        why=MappingProxyType(dict(sorted(why.items()))),
-    )
+    facts = TARGETS.get(target)
+    if facts is None:
+        raise PlanError(Problem(f"{variant.name}: unknown target `{target}`", hint=f"targets are {', '.join(TARGETS)}"))
+    problems = list(_sizes(variant, facts))
+    if not facts.built:
+        problems.append(Problem(f"{variant.name}: the schedule `{facts.schedule}` for {target} is not built yet"))
+    if facts.built:
+        try:
+            made = schedule(facts.schedule).make(variant, facts, isa, spec)
+        except PlanError as error:
+            problems += error.problems
+    if problems:
+        raise PlanError(problems)
+    return made
+
+
+def _sizes(variant: Variant, target: Target) -> Iterator[Problem]:
+    if variant.dtype not in target.dtypes:
+        taken = ", ".join(target.dtypes)
+        yield Problem(f"{variant.name}: {target.name} has no {variant.dtype} kernels", hint=f"it takes {taken}")
+    for key, size, dims in (
+        ("head_dim", variant.head_dim, target.head_dim),
+        ("value_dim", variant.value_dim, target.value_dim),
+    ):
+        if size not in dims:
+            yield Problem(f"{variant.name}: {key} {size} is not built for {target.name}", hint=f"it takes {dims}")

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from ..expr import KernelCode
 from ..runtime.variant import Variant
-from .backward import Backward
-from .forward import Forward
+
+
+class Choices(Protocol):
+    """What a schedule chose for one direction: a frozen dataclass of its own, with at least these.
+
+    ``tile_q`` and ``tile_kv`` are query rows and keys a tile, ``optimize`` the flag that its source is compiled with.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def tile_q(self) -> int: ...
+    @property
+    def tile_kv(self) -> int: ...
+    @property
+    def optimize(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -30,8 +44,8 @@ class Plan:
     isa: str | None
     flags: tuple[str, ...]
     code: KernelCode
-    forward: Forward
-    backward: Backward | None
+    forward: Choices
+    backward: Choices | None
     why: Mapping[str, str]
 
     @property
@@ -41,9 +55,9 @@ class Plan:
 
     def flags_of(self, direction: str) -> tuple[str, ...]:
         """What the source of one direction is compiled with."""
-        if direction == "forward" or self.backward is None:
-            return self.flags
-        return (*self.flags, self.backward.optimize)
+        chosen = self.forward if direction == "forward" else self.backward
+        assert chosen is not None, f"{self.variant.name} has no {direction}"
+        return (*self.flags, chosen.optimize)
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars; :meth:`from_json` is its inverse."""
@@ -52,10 +66,13 @@ class Plan:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """The plan that a manifest holds."""
+        from .schedule import schedule
+
         values = dict(data)
         values["variant"] = Variant.from_json(values["variant"])
         values["flags"] = tuple(values["flags"])
         values["code"] = KernelCode.from_json(values["code"])
-        values["forward"] = Forward(**values["forward"])
-        values["backward"] = values["backward"] and Backward(**values["backward"])
+        types = schedule(values["schedule"])
+        values["forward"] = types.forward(**values["forward"])
+        values["backward"] = values["backward"] and types.backward(**values["backward"])
         return cls(**values)

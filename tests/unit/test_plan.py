@@ -10,7 +10,7 @@ from golden_plans import golden_plans
 
 from fagen.errors import PlanError
 from fagen.plan import Plan, plan
-from fagen.plan.registers import ROWS, register_tile
+from fagen.plan.cpu.registers import ROWS, register_tile
 from fagen.runtime.variant import Tiles, Variant
 from fagen.target import ISAS, TARGETS, native_isa, resolve_isa
 

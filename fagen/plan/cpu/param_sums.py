@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..expr import KernelCode, ParamGrad
-from ..runtime.variant import Param, Variant
+from ...expr import KernelCode, ParamGrad
+from ...runtime.variant import Param, Variant
 
 # How an axis is indexed, as cpu/param_gradient.h calls it.
 _BY = {"b": "By::kBatch", "h": "By::kHead", "hk": "By::kKeyHead", "": "By::kAny"}

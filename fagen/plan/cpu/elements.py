@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..runtime.variant import Variant
-from ..target import Isa
+from ...runtime.variant import Variant
+from ...target import Isa
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..expr import KernelCode
-from ..runtime.variant import Variant
-from ..target import Isa
+from ...expr import KernelCode
+from ...runtime.variant import Variant
+from ...target import Isa
 from .elements import Elements
 from .pieces import body, scores
 from .registers import ROWS, WIDEST, register_tile
@@ -24,7 +24,7 @@ class Forward:
 
     ``tile_q`` query rows a work item, ``tile_kv`` keys a tile, ``rows`` query rows, ``key_vectors`` vectors of keys and
     ``value_vectors`` vectors of a value (in ``value_panels`` panels) in registers. A tile of keys that more than
-    ``pack_readers`` items read is packed once, before.
+    ``pack_readers`` items read is packed once, before. ``optimize`` is the compiler's level of optimisation.
     """
 
     tile_q: int
@@ -34,6 +34,7 @@ class Forward:
     value_vectors: int
     value_panels: int
     pack_readers: int
+    optimize: str
 
 
 def choose_forward(variant: Variant, isa: Isa, elements: Elements) -> tuple[Forward, dict[str, str]]:
@@ -56,7 +57,8 @@ def choose_forward(variant: Variant, isa: Isa, elements: Elements) -> tuple[Forw
         "packing costs about as much as one item's use of a tile at its least; two readers in turn find it in the "
         "cache, while more of them save by packing it once"
     )
-    return Forward(tile_q, tile_kv, rows, key_vectors, value.vectors, value.panels, 2), why
+    why["optimize"] = "the compiler's usual level for numeric loops"
+    return Forward(tile_q, tile_kv, rows, key_vectors, value.vectors, value.panels, 2, "-O3"), why
 
 
 def _tile_kv(variant: Variant, isa: Isa, elements: Elements) -> tuple[int, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..expr import KernelCode, ParamGrad, Snippet
-from ..runtime.variant import Variant
+from ...expr import KernelCode, ParamGrad, Snippet
+from ...runtime.variant import Variant
 from .param_sums import Sums
 from .pieces import Piece, identifiers, needs, used_declarations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..expr import KernelCode
-from ..runtime.variant import Variant
-from ..target import Isa
+from ...expr import KernelCode
+from ...runtime.variant import Variant
+from ...target import Isa
 from .elements import Elements
 from .param_sums import param_sums
 from .pieces import body

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..target import Isa
+from ...target import Isa
 
 # A register tile of rows × vectors holds as many accumulators, its vectors of B and one broadcast of A. Measured on a
 # Zen 4 core, B streaming from the second-level cache: 6×4 reaches 97 % of the multiply-add peak, 12×2 96 %, 8×3 94 %.

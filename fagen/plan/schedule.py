@@ -1,0 +1,36 @@
+"""What a schedule is to the planner: the one place where a way of computing attention is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..runtime.variant import Variant
+from ..target import Target
+from .model import Choices, Plan
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A folder of templates and what decides for them.
+
+    ``make(variant, target, isa, spec)`` is the plan, or a PlanError with everything the schedule cannot do.
+    ``forward`` and ``backward`` are the types of its choices, which a manifest's JSON is read back into.
+    ``shared_names`` and ``direction_names`` are what its templates may print. ``key_bytes`` is the memory that forward
+    holds for a key of a key head, ``row_bytes`` that backward holds for a query row.
+    """
+
+    make: Callable[[Variant, Target, str, str], Plan]
+    forward: type[Choices]
+    backward: type[Choices]
+    shared_names: Callable[[Plan], Mapping[str, object]]
+    direction_names: Callable[[Plan, str], Mapping[str, object]]
+    key_bytes: Callable[[Plan], int]
+    row_bytes: Callable[[Plan], int]
+
+
+def schedule(name: str) -> Schedule:
+    """The schedule that targets call ``name``. Raises KeyError if it is not built."""
+    from .cpu import CPU
+
+    return {"cpu": CPU}[name]
