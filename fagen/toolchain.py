@@ -23,7 +23,7 @@ from pathlib import Path
 
 from .errors import Problem, ToolchainError
 
-OLDEST_COMPILER = {"gcc": 10, "clang": 11}  # the first with every vector ISA the CPU target knows
+OLDEST_COMPILER = {"gcc": 11, "clang": 14}  # the oldest that kernels are tested with
 OLDEST_TORCH = (2, 10)  # the first with the stable ABI that the op binding is written against
 COMPILER_NAMES = ("c++", "g++", "clang++")
 _USUAL_FOLDERS = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda")

@@ -93,14 +93,14 @@ inline void transpose(V (&v)[kLanes]) {
     for (int i = 0; i < kLanes / 2; ++i) {
       const V a = v[i], b = v[i + kLanes / 2];
 #if defined(__AVX512F__)
-      next[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-      next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+      next[2 * i] = shuffle<0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23>(a, b);
+      next[2 * i + 1] = shuffle<8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31>(a, b);
 #elif defined(__AVX2__)
-      next[2 * i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-      next[2 * i + 1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+      next[2 * i] = shuffle<0, 8, 1, 9, 2, 10, 3, 11>(a, b);
+      next[2 * i + 1] = shuffle<4, 12, 5, 13, 6, 14, 7, 15>(a, b);
 #else
-      next[2 * i] = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-      next[2 * i + 1] = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+      next[2 * i] = shuffle<0, 4, 1, 5>(a, b);
+      next[2 * i + 1] = shuffle<2, 6, 3, 7>(a, b);
 #endif
     }
     FAGEN_UNROLL

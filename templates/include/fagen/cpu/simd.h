@@ -56,13 +56,21 @@ inline vi lane_index() {
 // x, rounded before anything is added to it: a multiplication that made it is not fused with what follows, so that every
 // kernel finds the same x.
 inline vf rounded(vf x) {
-#if defined(__clang__)
-  return x;  // fuses within an expression only
-#elif defined(__x86_64__)
-  asm("" : "+v"(x));  // an assoc_barrier takes vectors apart
-  return x;
+#if defined(__x86_64__)
+  asm("" : "+v"(x));  // GCC's assoc_barrier takes vectors apart, where there is one
 #else
-  return __builtin_assoc_barrier(x);
+  asm("" : "+m"(x));
+#endif
+  return x;
+}
+
+// Lanes of a, then those of b, numbered in this order: one for each number.
+template <int... lanes, class Vector>
+inline Vector shuffle(Vector a, Vector b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, lanes...);
+#else
+  return __builtin_shuffle(a, b, decltype(a < b){lanes...});
 #endif
 }
 
@@ -90,19 +98,17 @@ inline bool any(vi mask) {
 // Lane n takes the value of lane n + by.
 template <int by>
 inline vf rotate(vf v) {
-#define FAGEN_LANE(n) (n + by) % kLanes
+  constexpr int k = kLanes;
 #if defined(__AVX512F__)
-  return __builtin_shufflevector(v, v, FAGEN_LANE(0), FAGEN_LANE(1), FAGEN_LANE(2), FAGEN_LANE(3), FAGEN_LANE(4),
-                                 FAGEN_LANE(5), FAGEN_LANE(6), FAGEN_LANE(7), FAGEN_LANE(8), FAGEN_LANE(9),
-                                 FAGEN_LANE(10), FAGEN_LANE(11), FAGEN_LANE(12), FAGEN_LANE(13), FAGEN_LANE(14),
-                                 FAGEN_LANE(15));
+  return shuffle<by, (1 + by) % k, (2 + by) % k, (3 + by) % k, (4 + by) % k, (5 + by) % k, (6 + by) % k, (7 + by) % k,
+                 (8 + by) % k, (9 + by) % k, (10 + by) % k, (11 + by) % k, (12 + by) % k, (13 + by) % k, (14 + by) % k,
+                 (15 + by) % k>(v, v);
 #elif defined(__AVX2__)
-  return __builtin_shufflevector(v, v, FAGEN_LANE(0), FAGEN_LANE(1), FAGEN_LANE(2), FAGEN_LANE(3), FAGEN_LANE(4),
-                                 FAGEN_LANE(5), FAGEN_LANE(6), FAGEN_LANE(7));
+  return shuffle<by, (1 + by) % k, (2 + by) % k, (3 + by) % k, (4 + by) % k, (5 + by) % k, (6 + by) % k, (7 + by) % k>(
+      v, v);
 #else
-  return __builtin_shufflevector(v, v, FAGEN_LANE(0), FAGEN_LANE(1), FAGEN_LANE(2), FAGEN_LANE(3));
+  return shuffle<by, (1 + by) % k, (2 + by) % k, (3 + by) % k>(v, v);
 #endif
-#undef FAGEN_LANE
 }
 
 inline float sum_lanes(vf v) {
