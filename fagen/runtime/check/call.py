@@ -13,6 +13,7 @@ from ..variant import Variant
 from .cases import Case
 from .inputs import Inputs
 from .memory import junk, place, poisoned_memory
+from .pull import pull
 
 
 class Function(Protocol):
@@ -62,7 +63,7 @@ def forward_and_backward(kernel: Function, case: Case, inputs: Inputs) -> dict[s
         if inputs.d_lse is not None:
             outputs.append(lse)
             seeds.append(inputs.d_lse)
-        gradients = torch.autograd.grad(outputs, list(leaves.values()), seeds)
+        gradients = pull(outputs, list(leaves.values()), seeds)
     found = {"o": o.detach(), "lse": lse.detach()}
     for name, gradient in zip(leaves, gradients, strict=True):
         found[f"d{name}" if name in ("q", "k", "v") else f"d_{name}"] = gradient

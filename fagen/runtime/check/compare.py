@@ -14,6 +14,7 @@ from ..reference import reference
 from ..variant import Variant
 from .inputs import Inputs
 from .magnitude import Sizes
+from .pull import pull
 from .rule import UNITS, Deviation, judge
 
 # These rows are single numbers: each is a sum of its own.
@@ -93,7 +94,7 @@ def differentiate(
     if inputs.d_lse is not None:
         outputs.append(lse)
         seeds.append(inputs.d_lse.to(lse.dtype))
-    gradient = torch.autograd.grad(outputs, list(leaves.values()), seeds, allow_unused=True)
+    gradient = pull(outputs, list(leaves.values()), seeds, allow_unused=True)
     for (name, leaf), value in zip(leaves.items(), gradient, strict=True):
         found[name] = torch.zeros_like(leaf) if value is None else value.detach()
     return found

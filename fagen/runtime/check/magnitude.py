@@ -26,6 +26,7 @@ from ..fakes import DTYPES
 from ..reference import BLOCK, names_of, trees
 from ..variant import Variant
 from .inputs import Inputs
+from .pull import pull
 from .rule import UNITS
 
 _DRAWS = 4  # of random signs, to size the sums that make up a param's gradient
@@ -173,9 +174,7 @@ class Sizes:
         if wanted and x.requires_grad and x.numel():
             for _ in range(_DRAWS):
                 errors = p * (of_pair * self._signs(x.shape) + delta_rounded * self._signs(delta_rounded.shape))
-                found = torch.autograd.grad(
-                    x, [params[name] for name in wanted], errors, retain_graph=True, allow_unused=True
-                )
+                found = pull([x], [params[name] for name in wanted], [errors], retain_graph=True, allow_unused=True)
                 for name, gradient in zip(wanted, found, strict=True):
                     if gradient is not None:
                         self.params[name] += _clean(gradient).square() / _DRAWS

@@ -107,10 +107,11 @@ def poisoned_memory() -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     settings: Any = torch.utils.deterministic
     fill = settings.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
+    # Not torch.use_deterministic_algorithms: it imports the compiler, which takes seconds and packages besides torch.
+    torch._C._set_deterministic_algorithms(True)
     settings.fill_uninitialized_memory = True
     try:
         yield
     finally:
         settings.fill_uninitialized_memory = fill
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch._C._set_deterministic_algorithms(deterministic, warn_only=warn_only)

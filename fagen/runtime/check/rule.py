@@ -100,5 +100,14 @@ def _ratio(error: Tensor, allowed: Tensor) -> Tensor:
 
 def _at(output: str, ratio: float, measure: str, flat: int, got: Tensor, want: Tensor, allowed: float) -> Deviation:
     """The deviation at flat index ``flat`` of the tensors."""
-    place = tuple(int(n) for n in torch.unravel_index(torch.tensor(flat), got.shape))
+    place = _place(flat, got.shape)
     return Deviation(output, ratio, measure, place, float(got[place]), float(want[place]), allowed)
+
+
+def _place(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    """The index of element ``flat`` in row-major order (torch's own unravel_index would import sympy)."""
+    place = []
+    for size in reversed(shape):
+        flat, index = divmod(flat, size)
+        place.append(index)
+    return tuple(reversed(place))
