@@ -24,6 +24,7 @@ from .runtime.check.report import FAILED, CheckReport, VariantReport, explain
 SEED = 0  # of a build's check, so that building the same again finds the same
 BUDGET = 60.0  # seconds for a build's check, all variants together
 _RUNTIME = Path(__file__).resolve().parent / "runtime"
+_COVERAGE = Path(__file__).resolve().parent / "coverage.py"
 
 
 def check_module(
@@ -54,6 +55,7 @@ def check_module(
         "seed": SEED,
         "mutants": sum(entry.mutants for entry in report.variants),
         "killed": sum(entry.killed for entry in report.variants),
+        "unrun": sum(len(entry.unrun) for entry in report.variants),
     }
     return {"check": summary, "variants": entries}
 
@@ -91,13 +93,29 @@ def check_folder(
         progress.finish(name, "passed before")
     wish = Wish(seed, level, case, command or f"fagen check {shlex.quote(str(folder))} -v")
     found = check_variants(folder, fresh, wish, budget=budget, watcher=progress)
+    if level == "full" and not case:
+        found = _with_lines(folder, found, seed, cache, progress)
     for name, verdict in zip(fresh, found, strict=True):
         reports[name] = verdict
-        # What time cut short, or failed, is worth another try.
-        if cache and name in keys and verdict.verdict != FAILED and not verdict.skipped:
+        # What time cut short, could not be done here, or failed, is worth another try.
+        if cache and name in keys and verdict.verdict != FAILED and not verdict.skipped and not verdict.notes:
             cache.store_verdict(keys[name], verdict.to_json())
     ordered = tuple(report for name in wanted if (report := reports[name]) is not None)
     return CheckReport(ordered, seed, level, time.monotonic() - begun, tuple(cached))
+
+
+def _with_lines(
+    folder: Path, reports: Sequence[VariantReport], seed: int, cache: Cache | None, progress: Progress
+) -> list[VariantReport]:
+    """``reports`` with the lines that no case ran, but for variants that failed: there is more to mend there first."""
+    from .coverage import count_lines  # the rest of the compiler: nothing else here needs it
+
+    names = [report.variant for report in reports if report.verdict != FAILED]
+    lines = count_lines(folder, names, seed=seed, cache=cache, progress=progress) if names else {}
+    return [
+        report.counted(found.total, found.unrun, found.note) if (found := lines.get(report.variant)) else report
+        for report in reports
+    ]
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -131,7 +149,7 @@ def _check_digest() -> str:
         torch = version("torch")
     except PackageNotFoundError:
         torch = ""
-    return digest([tree_digest([_RUNTIME], (".py",)), torch])
+    return digest([tree_digest([_RUNTIME], (".py",)), _COVERAGE.read_text(encoding="utf-8"), torch])
 
 
 def _kept(cache: Cache, key: str) -> VariantReport | None:

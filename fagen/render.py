@@ -32,7 +32,7 @@ def render(plan: Plan) -> tuple[Source, ...]:
 
     return tuple(
         Source(
-            name=f"{plan.variant.name}_{direction}.cpp",
+            name=source_name(plan.variant.name, direction),
             text=environment().get_template(f"{plan.schedule}/{direction}.cpp.j2").render(context(plan, direction)),
             direction=direction,
             flags=plan.flags_of(direction),
@@ -40,6 +40,11 @@ def render(plan: Plan) -> tuple[Source, ...]:
         )
         for direction in plan.directions
     )
+
+
+def source_name(variant: str, direction: str) -> str:
+    """What the file of one direction of a variant is called."""
+    return f"{variant}_{direction}.cpp"
 
 
 @cache

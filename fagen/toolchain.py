@@ -126,6 +126,32 @@ def find_ninja(environ: Mapping[str, str] | None = None) -> Path:
     )
 
 
+def find_gcov(compiler: Compiler, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The command that reads what ``compiler``'s objects count: gcov, or llvm-cov gcov, of the compiler's own version.
+
+    Looked for beside the compiler and on PATH, with and without the version in its name.
+    """
+    environ = os.environ if environ is None else environ
+    tool, words = ("gcov", ()) if compiler.kind == "gcc" else ("llvm-cov", ("gcov",))
+    match = re.search(r"(\d+)\.\d+\S*$", compiler.version) or re.search(r"(\d+)\.\d+", compiler.version)
+    major = match[1] if match else ""
+    beside = {os.path.dirname(path) for path in (compiler.command[0], os.path.realpath(compiler.command[0]))}
+    path = os.pathsep.join([*sorted(beside), environ.get("PATH", os.defpath)])
+    for name in (f"{tool}-{major}", tool):
+        found = shutil.which(name, path=path)
+        if found is None:
+            continue
+        banner = _output([found, *words, "--version"]) or ""
+        if re.search(rf"(?<![\d.]){major}\.\d+", banner):
+            return (found, *words)
+    raise ToolchainError(
+        Problem(
+            f"no {tool}",
+            hint=f"{tool} {major} comes with {compiler.kind} {major}; looked beside {compiler.command[0]} and on PATH",
+        )
+    )
+
+
 def find_torch() -> Torch:
     """The PyTorch this Python would import, with its headers; it is not imported.
 

@@ -1,8 +1,8 @@
 """Compiled objects and check verdicts, kept by the hash of what made them, shared by every build of this user.
 
-An entry is the object ``<key>.o`` and, written after it, ``<key>.json`` with its hash, time and peak memory. Both get
-there by rename, so a reader sees a whole entry or none; one cut short by a power failure fails its hash and counts as
-none. Nothing is written by a lookup.
+An entry is the object ``<key>.o`` (with ``<key>.gcno`` if it counts lines) and, written after it, ``<key>.json`` with
+hashes, time and peak memory. All get there by rename, so a reader sees a whole entry or none; one cut short by a power
+failure fails its hashes and counts as none. Nothing is written by a lookup.
 """
 
 from __future__ import annotations
@@ -52,12 +52,19 @@ class Cache:
         """Where the object of ``key`` is, or will be."""
         return self.root / "objects" / key[:2] / f"{key}.o"
 
+    def notes_path(self, key: str) -> Path:
+        """Where what gcov needs to know of that object is, if it counts lines."""
+        return self.object_path(key).with_suffix(".gcno")
+
     def lookup(self, key: str) -> Entry | None:
         """The object of ``key``, if it is there and whole."""
         path = self.object_path(key)
         try:
             record = json.loads(path.with_suffix(".json").read_bytes())
             if hashlib.sha256(path.read_bytes()).hexdigest() != record["sha256"]:
+                return None
+            notes = record.get("notes_sha256")
+            if notes and hashlib.sha256(self.notes_path(key).read_bytes()).hexdigest() != notes:
                 return None
             return Entry(path, Cost(float(record["seconds"]), float(record["peak_mb"])))
         except (OSError, ValueError, KeyError, TypeError):
@@ -133,6 +140,7 @@ class Cache:
             if total <= limit_bytes:
                 return
             path.with_suffix(".json").unlink(missing_ok=True)
+            path.with_suffix(".gcno").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             total -= size
 

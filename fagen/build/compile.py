@@ -30,7 +30,8 @@ class Unit:
     """One translation unit.
 
     ``file`` is its name in the private folder, ``label`` what people call it. ``flags`` are part of ``key``;
-    ``local_flags`` (paths on this machine) are not.
+    ``local_flags`` (paths on this machine) are not. With ``notes``, the compiler also writes what gcov needs to know of
+    the source, and the cache keeps it beside the object.
     """
 
     file: str
@@ -39,6 +40,7 @@ class Unit:
     flags: tuple[str, ...]
     key: str
     local_flags: tuple[str, ...] = ()
+    notes: bool = False
 
 
 @dataclass
@@ -79,14 +81,14 @@ def compile_units(
         return result
     cache.require_writable()
     history = cache.history()
-    expected = {unit.file: history.get(unit.file, Cost(0.0, DEFAULT_PEAK_MB)) for unit in missing}
+    expected = {unit.label: history.get(unit.label, Cost(0.0, DEFAULT_PEAK_MB)) for unit in missing}
     # The slowest first, so that the last to end is short; among equals, the order of the spec.
-    missing.sort(key=lambda unit: -expected[unit.file].seconds)
+    missing.sort(key=lambda unit: -expected[unit.label].seconds)
     result.jobs = job_limit((cost.peak_mb for cost in expected.values()), asked=jobs)
     _write_inputs(work, missing, headers, compiler, cache)
     progress.stage("compile", len(missing))
     failure = _run_ninja(work, missing, ninja, cache, result, progress)
-    cache.remember({unit.file: result.made[unit.label] for unit in missing if unit.label in result.made})
+    cache.remember(result.made)
     if failure is not None:
         raise compile_error(failure, failed)
     lost = [unit.label for unit in missing if cache.lookup(unit.key) is None]
@@ -115,7 +117,8 @@ def _write_inputs(work: Path, units: Sequence[Unit], headers: Headers, compiler:
     ]
     for index, unit in enumerate(units):
         (work / unit.file).write_text(unit.text, encoding="utf-8")
-        output = f"{index}.o"
+        # Objects that count lines keep this name inside them: what they count goes to KEY.gcda.
+        output = f"{unit.key}.o"
         entries.append(
             {
                 "key": unit.key,
@@ -123,10 +126,11 @@ def _write_inputs(work: Path, units: Sequence[Unit], headers: Headers, compiler:
                 "output": output,
                 "log": f"{index}.log",
                 "object": str(cache.object_path(unit.key)),
+                "notes": unit.notes,
             }
         )
         # The object in the cache is no ninja output: names there may hold anything, and ninja needs none of them.
-        lines += [f"build {output}.stamp: unit", f"  index = {index}", f"  label = {_ninja_text(unit.label)}"]
+        lines += [f"build {index}.stamp: unit", f"  index = {index}", f"  label = {_ninja_text(unit.label)}"]
     (work / "events").write_bytes(b"")
     plan = {"cache": str(cache.root), "events": "events", "units": entries}
     (work / "units.json").write_text(json.dumps(plan), encoding="utf-8")

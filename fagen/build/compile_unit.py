@@ -44,6 +44,10 @@ def main(units_json: str, index: str) -> int:
     data = Path(unit["output"]).read_bytes()
     record = {"sha256": hashlib.sha256(data).hexdigest(), "seconds": round(seconds, 3), "peak_mb": round(peak_mb, 1)}
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if unit["notes"]:
+        notes = Path(unit["output"]).with_suffix(".gcno").read_bytes()
+        record["notes_sha256"] = hashlib.sha256(notes).hexdigest()
+        put(target.with_suffix(".gcno"), notes)
     put(target, data)
     put(target.with_suffix(".json"), json.dumps(record).encode())
     tell(plan, index, "done", seconds=record["seconds"], peak_mb=record["peak_mb"])
@@ -54,7 +58,12 @@ def is_whole(target: Path) -> bool:
     """Whether another builder has put the object there meanwhile."""
     try:
         record = json.loads(target.with_suffix(".json").read_bytes())
-        return bool(hashlib.sha256(target.read_bytes()).hexdigest() == record["sha256"])
+        files = {"sha256": target, "notes_sha256": target.with_suffix(".gcno")}
+        return all(
+            hashlib.sha256(path.read_bytes()).hexdigest() == record[name]
+            for name, path in files.items()
+            if name == "sha256" or name in record
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

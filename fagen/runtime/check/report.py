@@ -15,8 +15,8 @@ class Failure:
     """The worst thing seen in one case.
 
     ``measure`` is the rule's clause ("rms", "max", "nan", "inf", "shape"), or "crash", "hang", "error", "memory",
-    "tiles" or "repeat"; then ``message`` says what happened and there are no numbers. ``ratio`` is the error over what is
-    allowed; ``place`` says where the element lies relative to the tiles.
+    "tiles" or "repeat"; then ``message`` says what happened and there are no numbers. ``ratio`` is the error over what
+    is allowed; ``place`` says where the element lies relative to the tiles.
     """
 
     case: str
@@ -51,10 +51,11 @@ class VariantReport:
     """The verdict on one variant.
 
     ``verdict`` is "passed"; "failed" (a case failed); or "partial" (none did, but time ran out before ``skipped``
-    cases, or ``survivors``, mutants of its own expressions, were not told apart from it, or no case ran the lines
-    ``unrun`` of the rendered kernels, of the ``lines`` that were counted). ``worst`` has the largest
-    ratio of error to allowed error of each output. ``equivalent`` counts mutants that are the same function and so
-    cannot be killed; they are not in ``mutants``. ``notes`` say what else could not be found out. ``command`` repeats the check (the failed case, if one did).
+    cases; or ``survivors``, mutants of its own expressions, were not told apart from it; or no case ran the lines
+    ``unrun`` of the rendered kernels, of the ``lines`` that can run: 0 where none were counted). ``worst`` has the
+    largest ratio of error to allowed error of each output. ``equivalent`` counts mutants that are the same function
+    and so cannot be killed; they are not in ``mutants``. ``notes`` say what could not be found out. ``command``
+    repeats the check (the failed case, if one did).
     """
 
     variant: str

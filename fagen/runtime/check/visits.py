@@ -36,10 +36,8 @@ def visit_fault(kernel: Function, tiling: Tiling, case: Case, inputs: Inputs) ->
     if counts.full > int(whole.sum()):
         return f"it runs {counts.full} tiles without their mask, which admits only {int(whole.sum())} whole"
     if counts.full + counts.partial - counts.empty != int(touched.sum()):
-        return (
-            f"it visits {counts.full + counts.partial} tiles, {counts.empty} of them in vain, and the mask admits pairs "
-            f"of {int(touched.sum())}"
-        )
+        visited = f"{counts.full + counts.partial} tiles, {counts.empty} of them in vain"
+        return f"it visits {visited}, and the mask admits pairs of {int(touched.sum())}"
     return ""
 
 
