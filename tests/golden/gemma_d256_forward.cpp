@@ -17,7 +17,7 @@ using Word = Product::Word;
 
 constexpr int kHeadDim = 256;
 constexpr int kValueDim = 256;
-constexpr int kTileQ = 60;  // query rows of a work item
+constexpr int kTileQ = 48;  // query rows of a work item
 constexpr int kTileKv = 256;  // keys of a tile
 constexpr int kRows = 6;  // query rows in registers
 constexpr int kKeyVectors = 4;  // vectors of keys in registers
@@ -30,8 +30,8 @@ constexpr int kValuePanel = kValueVectors * kLanes;
 constexpr int kValueWidth = kValuePanels * kValuePanel;
 constexpr int kHeadWords = (kHeadDim + Product::kDepth - 1) / Product::kDepth;
 constexpr int kRowWords = (kHeadWords + kLanes - 1) / kLanes * kLanes;  // of a packed query
-constexpr int kPanelWords = kKeyPanel / Product::kDepth;                // along the keys of a panel
 constexpr int kTileWords = kTileKv / Product::kDepth;                   // along the keys of a tile
+constexpr int kWordKeys = kLanes * Product::kDepth;                     // keys of a vector of words
 
 // kTileKv keys and their values, packed as B of the two products.
 struct alignas(64) KeyTile {
@@ -122,8 +122,9 @@ void full_scores(const ForwardParams& p, const Block& at, Scores& own) {
   }
 }
 
-// From q · k to scores: -inf for a pair that the mask does not admit, or whose key does not exist.
-void partial_scores(const ForwardParams& p, const Block& at, Scores& own) {
+// From q · k to scores: -inf for a pair that the mask does not admit, or whose key does not exist. Returns the keys up
+// to the last that a row admits, in whole vectors of words.
+int32_t partial_scores(const ForwardParams& p, const Block& at, Scores& own) {
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
   for (int32_t r = 0; r < at.rows; ++r) {
@@ -143,19 +144,26 @@ void partial_scores(const ForwardParams& p, const Block& at, Scores& own) {
     }
     own.most[r] = most;
   }
+  int32_t keys = at.keys;
+  for (vi seen{}; keys > kWordKeys; keys -= kWordKeys) {
+    for (int32_t r = 0; r < at.rows; ++r)
+      for (int32_t n = keys - kWordKeys; n < keys; n += kLanes) seen |= load(own.admitted + r * kTileKv + n);
+    if (any(seen)) break;
+  }
+  return keys;
 }
 
 // Whether the mask admits any pair of a block: pair by pair.
 bool admits_any(const ForwardParams& p, Block at) {
   const int32_t end = at.i + at.rows;
+  bool any = false;
   for (; at.i < end; at.i += kRows) {
     at.rows = static_cast<int32_t>(least(end - at.i, kRows));
     Scores scores{};
     partial_scores(p, at, scores);
-    for (const int32_t admitted : scores.admitted)
-      if (admitted) return true;
+    for (const int32_t admitted : scores.admitted) any |= admitted != 0;
   }
-  return false;
+  return any;
 }
 
 inline const Element* row_at(const TensorView& view, int64_t b, int64_t s, int64_t h) {
@@ -180,10 +188,10 @@ void multiply_keys(int rows, int panels, const Word* q, const Word* keys, float*
   }
 }
 
-// o += weights · v, of a block of rows and `panels` panels of keys.
-void multiply_values(int rows, int panels, const Word* weights, const Word* values, float* o) {
+// o += weights · v, of a block of rows and `keys` keys.
+void multiply_values(int rows, int keys, const Word* weights, const Word* values, float* o) {
   constexpr int kPanel = kTileWords * kValuePanel;
-  const int steps = panels * kPanelWords;
+  const int steps = keys / Product::kDepth;
   if (rows == kRows) {
     multiply<Product, kRows, kValueVectors, kTileWords, 1, true>(kRows, kValuePanels, steps, weights, values, kPanel, o,
                                                                  kValueWidth);
@@ -220,7 +228,7 @@ void attend_block(const ForwardParams& p, Block at, Tri admitted, const KeyTile&
   if (admitted == Tri::kAll) {
     full_scores(p, at, own.scores);
   } else {
-    partial_scores(p, at, own.scores);
+    at.keys = partial_scores(p, at, own.scores);
   }
   weigh<Product, kTileKv, kValueWidth>(at.rows, at.keys, own.scores.x, own.scores.most, own.largest + row,
                                        own.total + row * kLanes, o, own.weights);
@@ -230,10 +238,12 @@ void attend_block(const ForwardParams& p, Block at, Tri admitted, const KeyTile&
     copy_finite<Product>(own.finite, values, kTileWords * kValueWidth);
     values = own.finite;
   }
-  multiply_values(at.rows, panels, own.weights, values + first * kPanelWords * kValuePanel, o);
-  if (contain)
-    add_nonfinite<Product, kTileKv, kValuePanels, kValuePanel>(at.rows, first * kKeyPanel, (first + panels) * kKeyPanel,
-                                                               own.weights, own.scores.admitted, tile.values, o);
+  multiply_values(at.rows, at.keys, own.weights, values + first * kKeyPanel / Product::kDepth * kValuePanel, o);
+  if (contain) {
+    const int key = first * kKeyPanel;
+    add_nonfinite<Product, kTileKv, kValuePanels, kValuePanel>(at.rows, key, key + at.keys, own.weights,
+                                                               own.scores.admitted, tile.values, o);
+  }
 }
 
 // Writes the rows of one head of an item, which start at `row` in the scratch.

@@ -18,7 +18,7 @@ using Word = Product::Word;
 
 constexpr int kHeadDim = 64;
 constexpr int kValueDim = 64;
-constexpr int kTileQ = 96;  // query rows of a work item
+constexpr int kTileQ = 48;  // query rows of a work item
 constexpr int kTileKv = 256;  // keys of a tile
 constexpr int kRows = 6;  // query rows in registers
 constexpr int kKeyVectors = 4;  // vectors of keys in registers
@@ -31,8 +31,8 @@ constexpr int kValuePanel = kValueVectors * kLanes;
 constexpr int kValueWidth = kValuePanels * kValuePanel;
 constexpr int kHeadWords = (kHeadDim + Product::kDepth - 1) / Product::kDepth;
 constexpr int kRowWords = (kHeadWords + kLanes - 1) / kLanes * kLanes;  // of a packed query
-constexpr int kPanelWords = kKeyPanel / Product::kDepth;                // along the keys of a panel
 constexpr int kTileWords = kTileKv / Product::kDepth;                   // along the keys of a tile
+constexpr int kWordKeys = kLanes * Product::kDepth;                     // keys of a vector of words
 
 // kTileKv keys and their values, packed as B of the two products.
 struct alignas(64) KeyTile {
@@ -95,8 +95,8 @@ void full_scores(const ForwardParams& p, const Block& at, Scores& own) {
   }
 }
 
-// From q · k to scores: -inf where there is no key.
-void partial_scores(const ForwardParams& p, const Block& at, Scores& own) {
+// From q · k to scores: -inf where there is no key. Returns the keys up to the last, in whole vectors of words.
+int32_t partial_scores(const ForwardParams& p, const Block& at, Scores& own) {
   const Array<const float, 2> rel_at(p.params[0]);
   const int32_t h = at.h;
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
@@ -118,6 +118,7 @@ void partial_scores(const ForwardParams& p, const Block& at, Scores& own) {
     }
     own.most[r] = most;
   }
+  return (kv_len - at.j + kWordKeys - 1) / kWordKeys * kWordKeys;
 }
 
 inline const Element* row_at(const TensorView& view, int64_t b, int64_t s, int64_t h) {
@@ -142,10 +143,10 @@ void multiply_keys(int rows, int panels, const Word* q, const Word* keys, float*
   }
 }
 
-// o += weights · v, of a block of rows and `panels` panels of keys.
-void multiply_values(int rows, int panels, const Word* weights, const Word* values, float* o) {
+// o += weights · v, of a block of rows and `keys` keys.
+void multiply_values(int rows, int keys, const Word* weights, const Word* values, float* o) {
   constexpr int kPanel = kTileWords * kValuePanel;
-  const int steps = panels * kPanelWords;
+  const int steps = keys / Product::kDepth;
   if (rows == kRows) {
     multiply<Product, kRows, kValueVectors, kTileWords, 1, true>(kRows, kValuePanels, steps, weights, values, kPanel, o,
                                                                  kValueWidth);
@@ -182,11 +183,11 @@ void attend_block(const ForwardParams& p, Block at, Tri admitted, const KeyTile&
   if (admitted == Tri::kAll) {
     full_scores(p, at, own.scores);
   } else {
-    partial_scores(p, at, own.scores);
+    at.keys = partial_scores(p, at, own.scores);
   }
   weigh<Product, kTileKv, kValueWidth>(at.rows, at.keys, own.scores.x, own.scores.most, own.largest + row,
                                        own.total + row * kLanes, o, own.weights);
-  multiply_values(at.rows, panels, own.weights, tile.values + first * kPanelWords * kValuePanel, o);
+  multiply_values(at.rows, at.keys, own.weights, tile.values + first * kKeyPanel / Product::kDepth * kValuePanel, o);
 }
 
 // Writes the rows of one head of an item, which start at `row` in the scratch.
