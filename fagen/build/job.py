@@ -149,6 +149,7 @@ def _require_ours(folder: Path) -> None:
         raise LockError(
             Problem(
                 f"{folder} holds files that no build of fagen made",
-                hint="move them, choose another --out, or give the spec another name",
+                hint="move or delete the folder (a module that was damaged looks so too), choose another --out, "
+                "or give the spec another name",
             )
         )

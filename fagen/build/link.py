@@ -21,7 +21,7 @@ def link_library(library: Path, inputs: Sequence[Path], flags: Sequence[str], co
     """
     # A response file: thousands of objects do not fit on a command line. Its quoting is the shell's, with backslashes.
     names = library.with_suffix(".rsp")
-    names.write_text("".join(f"{_escape(str(path))}\n" for path in inputs), encoding="utf-8")
+    names.write_bytes(os.fsencode("".join(f"{_escape(str(path))}\n" for path in inputs)))
     command = [
         *compiler.command,
         *LINK_FLAGS,

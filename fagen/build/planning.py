@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
         try:
             plans.append(plan(variant, target, spec.isa, spec=spec.name))
         except PlanError as error:
-            problems += error.problems
+            problems += [replace(problem, path=spec.path, line=variant.line or None) for problem in error.problems]
     if problems:
         raise PlanError(problems)
     return plans

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from ..check import check_folder
-from ..errors import CheckError
+from ..errors import CheckError, Problem, SpecError
 from ..runtime.check.report import FAILED, table
 from .listing import find_module, read_module
 from .output import print_json, progress_for_terminal
@@ -19,7 +20,9 @@ def check_again(
 ) -> None:
     """Check the module ``what``, print the report, and exit with 6 if a variant computes a wrong number."""
     folder = find_module(what, out)
-    read_module(folder)
+    manifest = read_module(folder)
+    if case is not None:
+        _require_case(case, names, manifest)
     progress = progress_for_terminal()
     try:
         report = check_folder(
@@ -33,3 +36,15 @@ def check_again(
         typer.echo(table(report))
     if report.verdict == FAILED:
         raise typer.Exit(CheckError.exit_code)
+
+
+def _require_case(case: str, names: Sequence[str], manifest: Mapping[str, Any]) -> None:
+    """A mistyped case is a mistake of the command line, not a kernel's."""
+    from ..runtime.check.cases import Tiling, named
+
+    for entry in manifest["variants"]:
+        if not names or entry["variant"]["name"] in names:
+            try:
+                named(case, Tiling.of(entry["plan"]))
+            except KeyError as error:
+                raise SpecError(Problem(f"{entry['variant']['name']}: {error.args[0]}")) from None

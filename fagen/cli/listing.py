@@ -72,7 +72,13 @@ def read_module(folder: Path) -> dict[str, Any]:
     """The manifest of a published module. Raises :class:`SpecError` if it is damaged."""
     manifest = read_manifest(folder)
     if manifest is None:
-        raise SpecError(Problem("is no manifest of fagen's", path=str(folder / "manifest.json"), hint="build it again"))
+        raise SpecError(
+            Problem(
+                "is no manifest of fagen's",
+                path=str(folder / "manifest.json"),
+                hint="delete the folder and build it again",
+            )
+        )
     return manifest
 
 

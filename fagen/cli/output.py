@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import signal
 import sys
@@ -12,10 +13,11 @@ from typing import Any, NoReturn
 import typer
 
 from ..build.progress import Plain, Progress
-from ..errors import FagenError
+from ..errors import FagenError, LockError, Problem
 
 INTERRUPTED = 130
 TERMINATED = 143
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
@@ -36,6 +38,17 @@ def errors_shown(as_json: bool) -> Iterator[None]:
             print_json({"ok": False, "exit_code": error.exit_code, "problems": [vars(p) for p in error.problems]})
         typer.echo(str(error), err=True)
         raise typer.Exit(error.exit_code) from None
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        problem = Problem(
+            f"{error.strerror}{where}", hint="make room on the disks of --out, FAGEN_CACHE_DIR and TMPDIR"
+        )
+        if as_json:
+            print_json({"ok": False, "exit_code": LockError.exit_code, "problems": [vars(problem)]})
+        typer.echo(str(problem), err=True)
+        raise typer.Exit(LockError.exit_code) from None
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None

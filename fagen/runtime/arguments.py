@@ -102,9 +102,14 @@ def _input(
     where = f"{variant.name}: {param.name}: expected"
     if tensor is None:
         raise ValueError(f"{where} a param of shape {shape_of(param)}, found none")
-    fits = tensor.ndim == len(param.shape) and all(
-        extent == "n" or size == (extents[extent] if isinstance(extent, str) else extent)
-        for size, extent in zip(tensor.shape, param.shape, strict=True)
+    any_length = {size for size, extent in zip(tensor.shape, param.shape, strict=False) if extent == "n"}
+    fits = (
+        tensor.ndim == len(param.shape)
+        and len(any_length) <= 1
+        and all(
+            extent == "n" or size == (extents[extent] if isinstance(extent, str) else extent)
+            for size, extent in zip(tensor.shape, param.shape, strict=True)
+        )
     )
     if not fits:
         sizes = ", ".join(f"{name} {size}" for name, size in extents.items() if name in param.shape)

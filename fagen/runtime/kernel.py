@@ -66,7 +66,7 @@ class Kernel:
         return_lse: bool,
         out: Tensor | None,
     ) -> Any:
-        scale = self.scale if scale is None else float(scale)
+        scale = self.scale if scale is None else _number(scale, self.name)
         if torch.compiler.is_compiling():
             return self._trace(q, k, v, rest, scale, return_lse, out)
         try:
@@ -169,3 +169,10 @@ class Kernel:
         sink = named.pop("sink") if self.variant.sink else None
         o, lse = reference(self.variant, q, k, v, scale=scale, sink=sink, params=named, dtype=dtype)
         return (o, lse) if return_lse else o
+
+
+def _number(scale: float | Tensor, name: str) -> float:
+    """``scale`` as the kernel takes it. One that wants a gradient is refused: it would never get it."""
+    if isinstance(scale, Tensor) and scale.requires_grad and torch.is_grad_enabled():
+        raise TypeError(f"{name}: scale: expected a number, found a tensor that wants a gradient; multiply q by it")
+    return float(scale)

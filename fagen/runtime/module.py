@@ -25,13 +25,23 @@ def _module_named(name: str) -> Module:
     return module
 
 
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        if isinstance(manifest, dict) and "fagen" in manifest:
+            return manifest
+    except (OSError, ValueError):
+        pass
+    raise ImportError(f"fagen module {folder.name}: its manifest.json is missing or damaged; build or copy it again")
+
+
 class Module:
     """What a rendered ``__init__.py`` is the front of. Loading it loads the library (ImportError says why not)."""
 
     def __init__(self, name: str, folder: Path):
         self.name = name
         self.folder = folder
-        self.manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        self.manifest = _manifest(folder)
         self.spec_file: str = self.manifest["spec"]["file"]
         self._variants = {
             entry["variant"]["name"]: Variant.from_json(entry["variant"]) for entry in self.manifest["variants"]

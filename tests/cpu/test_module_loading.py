@@ -48,6 +48,18 @@ def test_needs_torch_alone(small_folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("kept", [100, 0, None])
+def test_a_damaged_manifest(kept: int | None, small_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(small_folder, tmp_path / "small")
+    manifest = tmp_path / "small" / "manifest.json"
+    if kept is None:
+        manifest.unlink()
+    else:
+        manifest.write_bytes(manifest.read_bytes()[:kept])
+    done = _python(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport small")
+    assert "ImportError: fagen module small: its manifest.json is missing or damaged" in done.stderr
+
+
 def test_import_is_quick(small_folder: Path) -> None:
     """Importing a module does not import torch's compiler (2 s), nor much else."""
     done = _python(

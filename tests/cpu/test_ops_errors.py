@@ -151,6 +151,11 @@ REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
         ValueError,
         "could not convert",
     ),
+    "a scale that wants a gradient": (
+        lambda m, q, k, v: m.causal_d16(q, k, v, scale=torch.tensor(0.5, requires_grad=True)),
+        TypeError,
+        "causal_d16: scale: expected a number, found a tensor that wants a gradient",
+    ),
     "out shape": (
         lambda m, q, k, v: m.causal_d16(q, k, v, out=ZEROS(2, 5, 4, 8)),
         ValueError,

@@ -347,6 +347,15 @@ def test_merging_parts_by_lse_is_the_whole() -> None:
 # Arguments
 
 
+def test_n_is_one_length_within_a_shape() -> None:
+    """As the ops have it."""
+    v = variant("pair[q, kv]", params={"pair": Param("pair", "bool", ("n", "n"))})
+    x = torch.zeros(1, 3, 1, 16)
+    reference(v, x, x, x, params={"pair": torch.ones(7, 7, dtype=torch.bool)})
+    with pytest.raises(ValueError, match=r"pair: expected shape \[n, n\], found \[7, 6\]"):
+        reference(v, x, x, x, params={"pair": torch.ones(7, 6, dtype=torch.bool)})
+
+
 @pytest.mark.parametrize("h, hk", [(3, 2), (33, 2), (2, 3), (4, 0)])
 def test_shp_06_head_counts_that_do_not_divide(h: int, hk: int) -> None:
     q, k = torch.zeros(1, 2, h, 16), torch.zeros(1, 2, hk, 16)
