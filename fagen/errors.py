@@ -47,6 +47,12 @@ class SpecError(FagenError):
     exit_code = 2
 
 
+class UsageError(FagenError):
+    """The command line, or a variable of the environment, says what cannot be meant."""
+
+    exit_code = 2
+
+
 class PlanError(FagenError):
     """The spec is valid but its target cannot do what it asks."""
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ..errors import Problem, ToolchainError
+from ..errors import Problem, UsageError
 
 DEFAULT_PEAK_MB = 500.0  # of a unit never compiled before; CPU kernels measured so far stay below 400
 MEMORY_SHARE = 0.8  # of what is free now: others need memory too while compilers run
@@ -23,7 +23,7 @@ def job_limit(
 
     ``peaks_mb`` are the expected peaks of the units to compile; the limit holds even if the largest run together.
     ``asked`` (``--jobs``) replaces MAX_JOBS, and either replaces the number of cores, but not the memory limit.
-    ``root`` is where /proc and /sys are found. Raises :class:`ToolchainError` for a MAX_JOBS that is no number.
+    ``root`` is where /proc and /sys are found. Raises :class:`UsageError` for a MAX_JOBS that is no number.
     """
     wanted = asked if asked is not None else _max_jobs(os.environ if environ is None else environ)
     limit = wanted if wanted is not None else usable_cores(root)
@@ -86,7 +86,7 @@ def _max_jobs(environ: Mapping[str, str]) -> int | None:
     if not text:
         return None
     if not text.isdigit() or int(text) < 1:
-        raise ToolchainError(Problem(f"MAX_JOBS is {text!r}", hint="set it to a number of compilers, as MAX_JOBS=4"))
+        raise UsageError(Problem(f"MAX_JOBS is {text!r}", hint="set it to a number of compilers, as MAX_JOBS=4"))
     return int(text)
 
 

@@ -19,7 +19,7 @@ from .link import link_library
 from .lock import module_lock
 from .progress import Progress
 from .publish import Places
-from .published import is_current, read_manifest, write_manifest
+from .published import is_current, is_rendered, read_manifest, write_manifest
 
 
 @dataclass(frozen=True)
@@ -145,11 +145,10 @@ def _require_ours(folder: Path) -> None:
     """Refuse to replace a folder that no build made."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise LockError(Problem(f"{folder} is in the way: it is no folder", hint="move it, or choose another --out"))
-    if folder.is_dir() and any(folder.iterdir()) and read_manifest(folder) is None:
+    if folder.is_dir() and any(folder.iterdir()) and read_manifest(folder) is None and not is_rendered(folder):
         raise LockError(
             Problem(
                 f"{folder} holds files that no build of fagen made",
-                hint="move or delete the folder (a module that was damaged looks so too), choose another --out, "
-                "or give the spec another name",
+                hint="move or delete the folder, choose another --out, or give the spec another name",
             )
         )

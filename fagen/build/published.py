@@ -37,21 +37,38 @@ def file_digests(folder: Path) -> dict[str, str]:
     }
 
 
+def is_rendered(folder: Path) -> bool:
+    """Whether a build made the folder, by the first line of its __init__.py: that holds without a manifest, too."""
+    try:
+        with (folder / "__init__.py").open(encoding="utf-8") as file:
+            return "fused attention, rendered by fagen from " in file.readline()
+    except (OSError, ValueError):
+        return False
+
+
+def damaged_file(folder: Path, manifest: Mapping[str, Any]) -> str | None:
+    """The first file that is not what the build wrote, if any; of a manifest without digests nothing is known."""
+    for name, digest in manifest.get("files", {}).items():
+        try:
+            found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        except OSError:
+            return str(name)
+        if found != digest:
+            return str(name)
+    return None
+
+
 def is_current(folder: Path, inputs: str, check: str) -> bool:
     """Whether ``folder`` holds, undamaged, what these inputs give, checked at least as much as ``check`` asks."""
     manifest = read_manifest(folder)
     if manifest is None or manifest.get("name") != folder.name:  # a copy under another name is nobody's module
         return False
     build = manifest.get("build")
-    files = manifest.get("files")
-    if not isinstance(build, dict) or not isinstance(files, dict) or build.get("inputs") != inputs:
+    if not isinstance(build, dict) or not isinstance(manifest.get("files"), dict) or build.get("inputs") != inputs:
         return False
     if LEVELS.get(build.get("check", ""), -1) < LEVELS[check]:
         return False
-    try:
-        return all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == value for name, value in files.items())
-    except OSError:
-        return False
+    return damaged_file(folder, manifest) is None
 
 
 def find_current(out: Path, inputs: str, check: str) -> Path | None:

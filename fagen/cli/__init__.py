@@ -215,8 +215,8 @@ def render(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of specs, for editors.
+def schema(as_json: JsonOption = True) -> None:
+    """Print the JSON Schema of specs, for editors. It is JSON with or without --json.
 
     \b
     fagen schema > fagen.schema.json

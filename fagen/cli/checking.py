@@ -8,8 +8,9 @@ from typing import Any
 
 import typer
 
+from ..build.published import damaged_file
 from ..check import check_folder
-from ..errors import CheckError, Problem, SpecError
+from ..errors import CheckError, FagenError, Problem, SpecError
 from ..runtime.check.report import FAILED, table
 from .listing import find_module, read_module
 from .output import print_json, progress_for_terminal
@@ -21,6 +22,9 @@ def check_again(
     """Check the module ``what``, print the report, and exit with 6 if a variant computes a wrong number."""
     folder = find_module(what, out)
     manifest = read_module(folder)
+    damaged = damaged_file(folder, manifest)
+    if damaged is not None:
+        raise FagenError(Problem(f"{folder / damaged} is not what the build wrote", hint="build the module again"))
     if case is not None:
         _require_case(case, names, manifest)
     progress = progress_for_terminal()

@@ -65,6 +65,8 @@ def find_module(what: str, out: Path) -> Path:
             return folder
     names = sorted(path.parent.name for path in out.glob("*/manifest.json"))
     there = f"there are {', '.join(names)}" if names else "there is none: `fagen build SPEC` makes one"
+    if what.endswith((".yaml", ".yml")):
+        there += "; this wants a published module, not its spec"
     raise SpecError(Problem(f"no module {what} in {shown_path(out.absolute())}", hint=there))
 
 

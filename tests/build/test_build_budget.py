@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fagen.build.budget import free_memory_mb, job_limit, usable_cores
-from fagen.errors import ToolchainError
+from fagen.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_jobs_option_replaces_max_jobs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["0", "-2", "many", "2.5"])
 def test_bad_max_jobs(value: str) -> None:
-    with pytest.raises(ToolchainError, match="MAX_JOBS"):
+    with pytest.raises(UsageError, match="MAX_JOBS"):
         job_limit([1], environ={"MAX_JOBS": value})
 
 

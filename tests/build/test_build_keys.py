@@ -13,6 +13,8 @@ from small_job import FLAGS, HEADERS, assert_whole, build_small, small_job
 from fagen.build.cache import Cache
 from fagen.build.compile import compile_command
 from fagen.build.keys import Headers, digest, object_key, read_headers, tree_digest
+from fagen.build.published import damaged_file, read_manifest
+from fagen.errors import LockError
 from fagen.resources import templates_dir
 from fagen.toolchain import find_compiler
 
@@ -129,6 +131,28 @@ def test_a_damaged_module_is_published_again(tmp_path: Path) -> None:
     (out / "small" / "value.txt").write_text("2")
     assert not build_small(out, cache, small_job(1)).up_to_date
     assert assert_whole(out / "small") == 1
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    folder = build_small(tmp_path / "out", tmp_path / "cache", small_job(1)).folder
+    manifest = read_manifest(folder)
+    assert manifest is not None and damaged_file(folder, manifest) is None
+    for damage in (lambda path: path.write_text("2"), lambda path: path.unlink()):
+        damage(folder / "value.txt")
+        assert damaged_file(folder, manifest) == "value.txt"
+
+
+def test_a_module_without_its_manifest_is_still_a_build_s(tmp_path: Path) -> None:
+    """A power cut may cut the manifest: the next build needs no hand. A folder of anybody else's is left alone."""
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    folder = build_small(out, cache, small_job(1)).folder
+    manifest = (folder / "manifest.json").read_bytes()
+    (folder / "manifest.json").write_bytes(manifest[:20])
+    with pytest.raises(LockError, match="no build of fagen made"):
+        build_small(out, cache, small_job(1))
+    (folder / "__init__.py").write_text('"""small: fused attention, rendered by fagen from small.yaml."""')
+    build_small(out, cache, small_job(1))
+    assert assert_whole(folder) == 1
 
 
 def test_the_command_has_no_absolute_path_of_the_build() -> None:
