@@ -20,7 +20,7 @@ APPLIED: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "score": ("softcap15_d64", lambda H, Sq, Skv: {}, {"score": None}),
     "params": ("alibi_d16", lambda H, Sq, Skv: {"slope": torch.rand(H) + 0.1}, {"score": None, "params": ()}),
     "scale": ("scaled_d16", lambda H, Sq, Skv: {}, {"scale": None}),
-    "sink": ("sink_d16", lambda H, Sq, Skv: {"sink": torch.randn(H)}, {"sink": False}),
+    "sink": ("sink_d16", lambda H, Sq, Skv: {"sink": torch.randn(H) + 15.0}, {"sink": False}),
     "align": ("topleft_d16", lambda H, Sq, Skv: {}, {"align": "bottom_right"}),
     "layout": ("causal_bhsd_d16", lambda H, Sq, Skv: {}, {"layout": "bshd"}),
     "value_dim": ("wide_d16", lambda H, Sq, Skv: {}, {}),
@@ -117,6 +117,7 @@ def on_path(cases, kernel, path, q, k, v, d_o, extras):
             return {}
         return {"o": o, "lse": lse}
     if path == "compiled":
+        torch._dynamo.reset()
         compiled = torch.compile(
             lambda *tensors: kernel(*tensors, return_lse=True, **extras), fullgraph=True, backend="eager"
         )

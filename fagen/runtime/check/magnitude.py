@@ -32,6 +32,8 @@ from .rule import UNITS
 _DRAWS = 4  # of random signs, to size the sums that make up a param's gradient
 # A float32 sum of n terms, one after another, errs by less than sqrt(n) times this share of the unit for float32.
 _SUMMING = 0.125
+# A kernel makes up for the rounding of an lse that is as large as this.
+_COARSE = 2.0**10
 _LEAST = 2.0**-60  # what float32 squares can tell from 0
 
 
@@ -59,7 +61,7 @@ class Sizes:
         # How much smaller than the dtype's unit a float32 rounding is.
         self.fine = UNITS["f32"] / UNITS[variant.dtype]
         self.tiny = torch.finfo(DTYPES[variant.dtype]).tiny
-        self.dtype = dtype = _dtype_for(inputs.q, inputs.k, inputs.v, inputs.d_o)
+        self.dtype = dtype = _dtype_for(inputs.q, inputs.k, inputs.v, inputs.d_o, *inputs.extras().values())
         self.args = args = arguments(
             variant, inputs.q, inputs.k, inputs.v, inputs.scale, inputs.sink, inputs.params, dtype, None
         )
@@ -156,7 +158,9 @@ class Sizes:
         products_rounded = (d_o.square() @ v.square().mT).sqrt()
         # One number a row, so it does not average out: three times, as a sum of many roundings has no sharp bound.
         delta_rounded = 3.0 * (d_o.square() * (size_o + o.square() / 4.0)).sum(-1, keepdim=True).sqrt()
-        drift = 1.0 + fine * (noise + moved.sum(-1, keepdim=True).sqrt() + _clean(lse).abs())
+        # What the weights of a row have in common: how lse moves with the scores, and how it is rounded.
+        common = moved.sum(-1, keepdim=True).sqrt() + _clean(lse).abs().clamp(max=_COARSE)
+        drift = 1.0 + fine * (noise + common)
         exact = (d_o @ v.mT - delta + d_lse).abs()
         steep = p * (slope.abs() + fine)
         of_pair = exact * drift + fine * (products_rounded + delta.abs() + abs(d_lse))
@@ -168,7 +172,7 @@ class Sizes:
         if args.sink is not None:
             weight = torch.exp(args.sink[block.heads][..., None] - lse)
             weight = torch.where(weight.isfinite(), weight, 0.0)
-            lost = delta_rounded + fine * (1.0 + _clean(lse).abs()) * (delta.abs() + abs(d_lse))
+            lost = delta_rounded + fine * (1.0 + common) * (delta.abs() + abs(d_lse))
             self.squares["d_sink"][here] += (weight * lost).square()
         wanted = [name for name in self.params if params[name].requires_grad]
         if wanted and x.requires_grad and x.numel():
@@ -213,6 +217,8 @@ def _clean(tensor: Tensor) -> Tensor:
 def _dtype_for(*tensors: Tensor) -> torch.dtype:
     """One in which the squares of these tensors' products neither overflow nor vanish."""
     for tensor in tensors:
+        if not tensor.is_floating_point():
+            continue
         most = float(_clean(tensor).abs().max()) if tensor.numel() else 0.0
         if most > 2.0**24 or 0.0 < most < 2.0**-24:
             return torch.float64

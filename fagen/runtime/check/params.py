@@ -67,13 +67,11 @@ def draw_params(variant: Variant, trees: Sequence[Node], case: Case, generator: 
     for param in _inner_first(variant, uses):
         use = uses[param.name]
         ranges = _name_ranges(variant, case) | {name: _values_range(tensor) for name, tensor in drawn.items()}
-        extents = []
-        for dim, extent in enumerate(param.shape):
-            if isinstance(extent, str) and extent not in shape:
-                highest = max((_range(indices[dim], ranges)[1] for indices in use.reads), default=0)
-                extents.append(max(highest + 1 + case.slack, 1))
-            else:
-                extents.append(shape[extent] if isinstance(extent, str) else extent)
+        # "n" is one length within a param: the longest that a dim of it is read at.
+        free = [dim for dim, extent in enumerate(param.shape) if extent not in shape and isinstance(extent, str)]
+        highest = max((_range(indices[dim], ranges)[1] for dim in free for indices in use.reads), default=0)
+        any_length = max(highest + 1 + case.slack, 1)
+        extents = [shape.get(extent, any_length) if isinstance(extent, str) else extent for extent in param.shape]
         drawn[param.name] = _draw(param, use, tuple(extents), case, generator)
     return {param.name: drawn[param.name] for param in variant.params}
 

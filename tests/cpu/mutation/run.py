@@ -47,6 +47,12 @@ def all_mutants() -> list[Mutant]:
     return found
 
 
+def sample(count: int, seed: int) -> list[Mutant]:
+    """So many of all mutants, chosen at random."""
+    every = all_mutants()
+    return random.Random(seed).sample(every, min(count, len(every)))
+
+
 def equivalents() -> dict[str, str]:
     """The reason why each listed mutant computes what the kernel does, by the mutant's key."""
     groups = tomllib.loads(LIST.read_text())["equivalent"]

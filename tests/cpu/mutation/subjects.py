@@ -45,12 +45,17 @@ class Subject:
         """Its rendered kernels by direction."""
         return {source.direction: source for source in render(self.plan)}
 
+    @property
+    def tiling(self) -> Tiling:
+        """Its tiles."""
+        return Tiling.of(self.plan.to_json())
+
     @cached_property
     def prepared(self) -> list[tuple[Case, Inputs, Expected]]:
         """All cases, most telling first, with what they should give: computed once, for all mutants."""
         known = [tree for tree in trees(self.variant) if tree is not None]
         found = []
-        for case in cases(Tiling.of(self.plan.to_json())):
+        for case in cases(self.tiling):
             inputs = draw(self.variant, known, case, 0)
             found.append((case, inputs, expect(self.variant, inputs, gradients=self.variant.backward)))
         return found
@@ -78,6 +83,13 @@ class Called:
         self.backward.variant = subject.variant
         self.backward.forward = self.forward
         self.backward.bind(backward)
+        self.ops = self
+
+    def tile_counts(self, q: Tensor, k: Tensor, *params: Tensor) -> Tensor:
+        """As the op of that name."""
+        named = dict(zip((param.name for param in self.variant.params), params, strict=True))
+        counts = self.forward.tile_counts(q, k, named)
+        return torch.tensor([counts.total, counts.full, counts.partial, counts.empty])
 
     def __call__(
         self,

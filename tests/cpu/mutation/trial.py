@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,9 +21,12 @@ from subjects import SUBJECTS, Called, Subject
 
 from fagen.resources import templates_dir
 from fagen.runtime.check.call import MemoryFault, forward, forward_and_backward
+from fagen.runtime.check.visits import visit_fault
 from fagen.toolchain import find_compiler
 
-INCLUDE = templates_dir() / "include" / "fagen"
+# A copy, so that an edit during a run is not taken for a mutant's doing.
+_COPY = tempfile.TemporaryDirectory(prefix="fagen-mutation-")
+INCLUDE = Path(shutil.copytree(templates_dir() / "include", Path(_COPY.name) / "include")) / "fagen"
 SECONDS = 30.0  # a mutant that runs longer hangs
 _BYTES = 6 << 30
 
@@ -47,14 +51,6 @@ class Trial:
         return self.outcome == SURVIVED
 
 
-def texts(subject: Subject) -> dict[str, str]:
-    """What of a subject is mutated: its two kernels, and the headers of the CPU's templates that hold kernel code."""
-    found = {direction: source.text for direction, source in subject.sources.items()}
-    for header in HEADERS:
-        found[header] = (INCLUDE / header).read_text()
-    return found
-
-
 # math.h, array.h and bounds.h have tests of their own (tests/build/test_expr_*, tests/unit/test_expr_*).
 HEADERS = tuple(
     f"cpu/{name}.h"
@@ -75,35 +71,39 @@ HEADERS = tuple(
 
 
 def try_mutant(mutant: Mutant) -> Trial:
-    """Try a mutant: on the subject named after the colon of a kernel's file, on all for a header's."""
+    """Try a mutant of the program's."""
     begun = time.monotonic()
-    names = [mutant.file.partition(":")[2]] if ":" in mutant.file else list(SUBJECTS)
+    return Trial(mutant, try_change(mutant.file, mutant.applied), time.monotonic() - begun)
+
+
+def try_change(file: str, change: Callable[[str], str]) -> str:
+    """How a changed file ends: on the subject named after the colon of a kernel's file, on all for a header's."""
+    names = [file.partition(":")[2]] if ":" in file else list(SUBJECTS)
     outcomes = []
     for name in names:
-        outcomes.append(_try_on(SUBJECTS[name], mutant))
+        outcomes.append(_try_on(SUBJECTS[name], file, change))
         if outcomes[-1] not in (SURVIVED, SAME_CODE):
             break
     # Other than on the last subject, it survived or changed nothing.
-    outcome = SURVIVED if outcomes[-1] == SAME_CODE and SURVIVED in outcomes else outcomes[-1]
-    return Trial(mutant, outcome, time.monotonic() - begun)
+    return SURVIVED if outcomes[-1] == SAME_CODE and SURVIVED in outcomes else outcomes[-1]
 
 
-def _try_on(subject: Subject, mutant: Mutant) -> str:
+def _try_on(subject: Subject, file: str, change: Callable[[str], str]) -> str:
     with tempfile.TemporaryDirectory(prefix="fagen-mutant-") as name:
         folder = Path(name)
         libraries = dict(original(subject))
         changed = False
         for direction in ("forward", "backward"):
-            if mutant.file in HEADERS:
-                header = mutant.file
+            if file in HEADERS:
+                header = file
                 if f'"fagen/{header}"' not in _expanded(subject, direction):
                     continue
                 overlay = folder / "include" / "fagen" / header
                 overlay.parent.mkdir(parents=True, exist_ok=True)
-                overlay.write_text(mutant.applied((INCLUDE / header).read_text()))
+                overlay.write_text(change((INCLUDE / header).read_text()))
                 text = subject.sources[direction].text
-            elif mutant.file.startswith(f"{direction}:"):
-                text = mutant.applied(subject.sources[direction].text)
+            elif file.startswith(f"{direction}:"):
+                text = change(subject.sources[direction].text)
             else:
                 continue
             path = _compile(subject, direction, text, folder)
@@ -132,14 +132,9 @@ def _expanded(subject: Subject, direction: str) -> str:
 
 
 @lru_cache
-def _kept() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="fagen-originals-")
-
-
-@lru_cache
 def original(subject: Subject) -> Mapping[str, Path]:
     """The libraries of the kernels as they are, by direction."""
-    folder = Path(_kept().name) / subject.variant.name
+    folder = Path(_COPY.name) / f"{subject.variant.name}-{os.getpid()}"
     folder.mkdir()
     found = {}
     for direction, source in subject.sources.items():
@@ -208,6 +203,8 @@ def _verdict(subject: Subject, called: Called) -> str:
     torch.set_num_threads(1)
     for case, inputs, expected in subject.prepared:
         try:
+            if visit_fault(called, subject.tiling, case, inputs):
+                return case.name
             got = forward(called, case, inputs)
             if not all(deviation.passed for deviation in expected.judge(got)):
                 return case.name
