@@ -15,7 +15,7 @@ from .registers import ROWS, WIDEST, register_tile
 _TILE_BYTES = 256 << 10  # a tile of K and V, packed: a quarter of a second-level cache of 1 MiB, shared by two threads
 _ITEM_BYTES = 128 << 10  # the rows of q and o of a work item
 _MOST_KEYS, _LEAST_KEYS = 256, 64
-_MOST_ROWS, _LEAST_ROWS = 96, 24
+_MOST_ROWS, _LEAST_ROWS = 48, 24
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,15 @@ struct Tile {
   int rows, width;
 };
 
+// Asks for rows [r, r + rows) of a tile: rows lie far apart, which the hardware does not foresee.
+template <class T>
+inline void prefetch_rows(const Tile<T>& tile, int r, int rows) {
+  constexpr int kLine = 64 / sizeof(T);
+  for (int end = r + rows < tile.rows ? r + rows : tile.rows; r < end; ++r)
+    for (int d = 0; d < tile.width; d += kLine)
+      __builtin_prefetch(tile.data + r * tile.stride_row + d * tile.stride_d);
+}
+
 inline vu larger_bits(vu a, vu b) { return a > b ? a : b; }
 inline uint32_t largest_bits(vu v) {
   uint32_t most = 0;
@@ -114,6 +123,7 @@ inline uint32_t pack_transposed(typename Product::Word* dst, int padded_rows, in
   const int words = padded_width / Product::kDepth;
   vu most = {};
   for (int r = 0; r < padded_rows; r += kLanes) {
+    prefetch_rows(tile, r + kLanes, kLanes);
     typename Product::Word* column = dst + r / kPanel * kPanel * words + r % kPanel;
     for (int w = 0; w < words; w += kLanes) {
       typename Product::Vector block[kLanes];
@@ -135,12 +145,14 @@ template <class Product, int kPanel, class T>
 inline uint32_t pack_panels(typename Product::Word* dst, int padded_rows, int padded_width, const Tile<T>& tile) {
   const int steps = padded_rows / Product::kDepth;
   vu most = {};
-  for (int t = 0; t < steps; ++t)
+  for (int t = 0; t < steps; ++t) {
+    prefetch_rows(tile, t * Product::kDepth + 16, Product::kDepth);
     for (int d = 0; d < padded_width; d += kLanes) {
       const auto v = words_across(Product{}, tile, t * Product::kDepth, d);
       most = larger_bits(most, magnitude(Product{}, v));
       store(dst + d / kPanel * kPanel * steps + t * kPanel + d % kPanel, v);
     }
+  }
   return largest_bits(most);
 }
 
