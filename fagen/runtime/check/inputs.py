@@ -61,9 +61,9 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
     if case.poison:
         _poison(variant, case, params, {"query": q, "key": k, "value": v, "upstream": d_o}, source)
     if case.where == "broadcast":
-        # One key head for all, one query for all batches, and the gradient of o.sum().
+        # One key head for all, one query for all batches, and one number for the gradient, as o.sum() has.
         k, v = (tensor[:, :, :1].expand(tensor.shape) for tensor in (k, v))
-        q, d_o = q[:1].expand(q.shape), torch.ones(()).expand(d_o.shape)
+        q, d_o = q[:1].expand(q.shape), d_o.flatten()[:1].sum().expand(d_o.shape)
     dtype = DTYPES[variant.dtype]
     guarded = {
         name: place(_laid_out(variant, tensor).to(dtype), case.where)
