@@ -138,12 +138,12 @@ Ranges query_ranges(const BackwardParams& p, const Block& at) {
 }
 
 // From q · k and dO · v to weights and slopes, where every pair of the block counts.
-void full_slopes(const BackwardParams& p, const Block& at, const float* lse, const float* delta, float* weights,
-                 float* slopes) {
+void full_slopes(const BackwardParams& p, const Block& at, const float* lse, const float* norm, const float* delta,
+                 float* weights, float* slopes) {
   for (int32_t r = 0; r < at.rows; ++r, weights += kTileKv, slopes += kTileKv) {
     for (int32_t n = 0; n < at.keys; n += kLanes) {
       const vf s = rounded(load(weights + n) * p.scale);
-      const vf weight = exp_weight(s - lse[r]);
+      const vf weight = exp_weight(s - lse[r]) * norm[r];
       const vf dx = weight * (load(slopes + n) - delta[r]);
       store(weights + n, weight);
       store(slopes + n, dx);
@@ -152,8 +152,8 @@ void full_slopes(const BackwardParams& p, const Block& at, const float* lse, con
 }
 
 // The same, where the mask may exclude a pair, a key may not exist, or a row may see none.
-void partial_slopes(const BackwardParams& p, const Block& at, const float* lse, const float* delta, float* weights,
-                    float* slopes) {
+void partial_slopes(const BackwardParams& p, const Block& at, const float* lse, const float* norm, const float* delta,
+                    float* weights, float* slopes) {
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
   for (int32_t r = 0; r < at.rows; ++r, weights += kTileKv, slopes += kTileKv) {
@@ -168,11 +168,33 @@ void partial_slopes(const BackwardParams& p, const Block& at, const float* lse, 
       const vf s = rounded(load(weights + n) * p.scale);
       const vi t3 = (abs(t1 - (kv >> 8)) <= 3) & (abs(t2 - (kv & 255)) <= 3);
       const vi admitted = (t3) & (j < kv_len) & sees;
-      const vf weight = exp_weight(s - lse[r]);
+      const vf weight = exp_weight(s - lse[r]) * norm[r];
       const vf dx = weight * (load(slopes + n) - delta[r]);
       store(weights + n, admitted ? weight : broadcast(kExcluded));
       store(slopes + n, admitted ? dx : vf{});
     }
+  }
+}
+
+// Adds up, row by row, the weights that slopes are made with. `weights` holds q · k.
+void add_weights(const BackwardParams& p, const Block& at, const float* lse, const float* weights, double* sums) {
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  for (int32_t r = 0; r < at.rows; ++r, weights += kTileKv) {
+    const int32_t i = at.i + r;
+    const int32_t q = i + kv_len - q_len;
+    const int32_t t1 = q >> 8;
+    const int32_t t2 = q & 255;
+    vf sum{};
+    for (int32_t n = 0; n < at.keys; n += kLanes) {
+      const vi j = lane_index() + (at.j + n);
+      const vi kv = j;
+      const vf s = rounded(load(weights + n) * p.scale);
+      const vi t3 = (abs(t1 - (kv >> 8)) <= 3) & (abs(t2 - (kv & 255)) <= 3);
+      const vi admitted = (t3) & (j < kv_len);
+      sum += admitted ? exp_weight(s - lse[r]) : vf{};
+    }
+    sums[r] += sum_lanes(sum);
   }
 }
 
@@ -192,6 +214,7 @@ struct Work {
   int64_t bytes;
   Turn* turns;  // [B, Hk, key_parts + 1]: of nobody, then of each item of a key head
   float* delta;  // [B, H, query_tiles, kPaddedQ]: dO · o - dlse
+  float* norm;  // [B, H, query_tiles, kPaddedQ]: what weights exp(x - lse) are multiplied by, to add up to 1
   float* dq;  // [B, H, query_tiles, kPaddedQ, kHeadWidth]
   Scratch* scratch;  // [threads]
 
@@ -207,6 +230,7 @@ struct Work {
     items = key_heads * key_parts;
     turns = take<Turn>(p, key_heads * (key_parts + 1));
     delta = take<float>(p, heads * query_tiles * kPaddedQ);
+    norm = take<float>(p, heads * query_tiles * kPaddedQ);
     dq = take<float>(p, heads * query_tiles * kPaddedQ * kHeadWidth);
     scratch = take<Scratch>(p, p.pool->threads);
   }
@@ -236,24 +260,6 @@ inline Tile<Element> tile_at(const TensorView& view, int64_t b, int64_t s, int64
   return {row_at(view, b, s, h), view.stride_s, view.stride_d, rows, width};
 }
 
-// Before the items: delta of query tile n, and zeros for its dQ.
-void prepare(const BackwardParams& p, const Work& work, int64_t n) {
-  const int64_t head = n / work.query_tiles, b = head / p.shape.heads, h = head % p.shape.heads;
-  const int64_t i = n % work.query_tiles * kTileQ;
-  const int rows = static_cast<int>(least(p.shape.q_len - i, kTileQ));
-  float* const delta = work.delta + n * kPaddedQ;
-  for (int r = 0; r < rows; r += kLanes) {
-    const int some = rows - r < kLanes ? rows - r : kLanes;
-    const vf products = row_products<Product, kValueWords>(tile_at(p.d_o, b, i + r, h, some, kValueDim),
-                                                           tile_at(p.o, b, i + r, h, some, kValueDim));
-    for (int lane = 0; lane < some; ++lane) delta[r + lane] = products[lane];
-  }
-  const int64_t row = head * p.shape.q_len + i;
-  if (p.d_lse != nullptr)
-    for (int r = 0; r < rows; ++r) delta[r] -= p.d_lse[row + r];
-  std::memset(work.dq + n * kPaddedQ * kHeadWidth, 0, sizeof(float) * kPaddedQ * kHeadWidth);
-}
-
 // Returns whether K holds NaN or Inf.
 bool pack_keys(const BackwardParams& p, const KeyItem& item, int columns, Scratch& own) {
   const Tile<Element> k = tile_at(p.k, item.b, item.j, item.hk, item.keys, kHeadDim);
@@ -269,6 +275,7 @@ bool pack_keys(const BackwardParams& p, const KeyItem& item, int columns, Scratc
 struct Queries {
   Tile<Element> q, d_o;
   const float* lse;
+  const float* norm;
   const float* delta;
   float* dq;
   bool empty_row;  // whether a row sees no key
@@ -283,6 +290,7 @@ Queries queries_at(const BackwardParams& p, const Work& work, int64_t b, int64_t
   tile.q = tile_at(p.q, b, i, h, rows, kHeadDim);
   tile.d_o = tile_at(p.d_o, b, i, h, rows, kValueDim);
   tile.lse = p.lse + head * p.shape.q_len + i;
+  tile.norm = work.norm + padded_row;
   tile.delta = work.delta + padded_row;
   tile.dq = work.dq + padded_row * kHeadWidth;
   for (int r = 0; r < rows; ++r) tile.empty_row |= tile.lse[r] == -kInfinity;
@@ -345,22 +353,86 @@ int find_runs(const BackwardParams& p, Block at, int columns, bool empty_row, Ru
   return count;
 }
 
+// q · k of a run, into own.weights.
+void multiply_keys(const Run& run, Scratch& own) {
+  const int padded_rows = (run.at.rows + kRows - 1) / kRows * kRows;
+  const Word* const keys = own.keys + run.column * kHeadWords;
+  multiply<Product, kRows, kKeyVectors, kQueryWords, 1, false>(padded_rows, run.at.keys / kKeyPanel, kHeadWords, own.q,
+                                                               keys, kKeyPanel * kHeadWords, own.weights + run.column,
+                                                               kTileKv);
+}
+
+// What rounding lse to float32 left out is in every weight exp(x - lse) of a row. Where lse is so large that it counts,
+// norm becomes 1 / Σ exp(x - lse), the sum over the row's keys.
+void normalize(const BackwardParams& p, Block at, const float* lse, float* norm, Scratch& own) {
+  const int64_t hk = at.h / (p.shape.heads / p.shape.kv_heads);
+  const int padded_rows = (at.rows + kRows - 1) / kRows * kRows;
+  double sums[kTileQ] = {};
+  pack_rows<Product>(own.q, padded_rows, kQueryWords * Product::kDepth,
+                     tile_at(p.q, at.b, at.i, at.h, at.rows, kHeadDim));
+  for (int64_t j = 0; j < p.shape.kv_len; j += kTileKv) {
+    const int keys = static_cast<int>(least(p.shape.kv_len - j, kTileKv));
+    const int columns = (keys + kKeyPanel - 1) / kKeyPanel * kKeyPanel;
+    at.j = static_cast<int32_t>(j);
+    Run runs[kTileKv / kBlockKv];
+    const int count = find_runs(p, at, columns, false, runs);
+    if (count == 0) continue;
+    pack_transposed<Product, kKeyPanel>(own.keys, columns, kHeadWords * Product::kDepth,
+                                        tile_at(p.k, at.b, j, hk, keys, kHeadDim));
+    for (int n = 0; n < count; ++n) {
+      multiply_keys(runs[n], own);
+      add_weights(p, runs[n].at, lse, own.weights + runs[n].column, sums);
+    }
+  }
+  for (int r = 0; r < at.rows; ++r) {
+    // By no more than rounding can have moved lse: one that other keys have a part in is not of these alone.
+    const float rounding = 0x1p-23f * abs(lse[r]);
+    if (is_coarse(lse[r]) && abs(log(static_cast<float>(sums[r]))) <= rounding)
+      norm[r] = static_cast<float>(1.0 / sums[r]);
+  }
+}
+
+// Before the items: delta and norm of query tile n, and zeros for its dQ.
+void prepare(const BackwardParams& p, const Work& work, int64_t n, Scratch& own) {
+  const int64_t head = n / work.query_tiles, b = head / p.shape.heads, h = head % p.shape.heads;
+  const int64_t i = n % work.query_tiles * kTileQ;
+  const int rows = static_cast<int>(least(p.shape.q_len - i, kTileQ));
+  float* const delta = work.delta + n * kPaddedQ;
+  for (int r = 0; r < rows; r += kLanes) {
+    const int some = rows - r < kLanes ? rows - r : kLanes;
+    const vf products = row_products<Product, kValueWords>(tile_at(p.d_o, b, i + r, h, some, kValueDim),
+                                                           tile_at(p.o, b, i + r, h, some, kValueDim));
+    for (int lane = 0; lane < some; ++lane) delta[r + lane] = products[lane];
+  }
+  const int64_t row = head * p.shape.q_len + i;
+  if (p.d_lse != nullptr)
+    for (int r = 0; r < rows; ++r) delta[r] -= p.d_lse[row + r];
+  float* const norm = work.norm + n * kPaddedQ;
+  bool coarse = false;
+  for (int r = 0; r < rows; ++r) {
+    norm[r] = 1.0f;
+    coarse |= is_coarse(p.lse[row + r]);
+  }
+  if (coarse)
+    normalize(p, Block{static_cast<int32_t>(b), static_cast<int32_t>(h), static_cast<int32_t>(i), rows, 0, 0},
+              p.lse + row, norm, own);
+  std::memset(work.dq + n * kPaddedQ * kHeadWidth, 0, sizeof(float) * kPaddedQ * kHeadWidth);
+}
+
 // Scores and slopes of a run, and what they add to dV and dK. dQ comes after, when it is the item's turn.
 void attend_run(const BackwardParams& p, const Run& run, const Queries& tile, Scratch& own) {
   const Block& at = run.at;
   const int padded_rows = (at.rows + kRows - 1) / kRows * kRows, panels = at.keys / kKeyPanel;
-  const Word* const keys = own.keys + run.column * kHeadWords;
   const Word* const values = own.values + run.column * kValueWords;
   float* const weights = own.weights + run.column;
   float* const slopes = own.slopes + run.column;
-  multiply<Product, kRows, kKeyVectors, kQueryWords, 1, false>(padded_rows, panels, kHeadWords, own.q, keys,
-                                                               kKeyPanel * kHeadWords, weights, kTileKv);
+  multiply_keys(run, own);
   multiply<Product, kRows, kKeyVectors, kGradWords, 1, false>(padded_rows, panels, kValueWords, own.d_o, values,
                                                               kKeyPanel * kValueWords, slopes, kTileKv);
   if (run.admitted == Tri::kAll) {
-    full_slopes(p, at, tile.lse, tile.delta, weights, slopes);
+    full_slopes(p, at, tile.lse, tile.norm, tile.delta, weights, slopes);
   } else {
-    partial_slopes(p, at, tile.lse, tile.delta, weights, slopes);
+    partial_slopes(p, at, tile.lse, tile.norm, tile.delta, weights, slopes);
   }
   for (int r = at.rows; r < padded_rows; ++r) {
     std::memset(weights + r * kTileKv, 0, sizeof(float) * at.keys);
@@ -445,7 +517,9 @@ extern "C" void fagen_natten_d64_backward(const fagen::BackwardParams* params) {
   const int64_t key_heads = p.shape.batch * p.shape.kv_heads, heads = p.shape.batch * p.shape.heads;
   for (int64_t n = 0; n < key_heads * (work.key_parts + 1); ++n)
     work.turns[n].place = n % (work.key_parts + 1) == 0 ? INT64_MAX : 0;
-  share(*p.pool, heads * work.query_tiles, [&](int64_t n, int32_t) { prepare(p, work, n); });
+  share(*p.pool, heads * work.query_tiles, [&](int64_t n, int32_t thread) {
+    prepare(p, work, n, work.scratch[thread]);
+  });
   share(*p.pool, work.items, [&](int64_t n, int32_t thread) {
     const KeyItem item = work.item(p.shape, n);
     attend(p, work, item, work.scratch[thread]);

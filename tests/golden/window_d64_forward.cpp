@@ -259,8 +259,8 @@ void write_rows(const ForwardParams& p, const Item& item, int32_t h, int row, fl
   }
 }
 
-// Computes an item whole, from its key head's packed tiles, or packing each as it comes and multiplying V by value_scale.
-// Returns the largest magnitude of V met.
+// Computes an item whole, from its key head's packed tiles, or packing each as it comes and multiplying V by
+// value_scale. Returns the largest magnitude of V met.
 uint32_t attend(const ForwardParams& p, const Item& item, const KeyTile* packed, float value_scale, Scratch& own) {
   Ranges keys = Ranges::nothing();
   for (int32_t g = 0; g < item.heads; ++g) {

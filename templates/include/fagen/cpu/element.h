@@ -1,5 +1,5 @@
-// The element types of q, k, v and o in memory, and their conversions from and to float32: exact one way, to the nearest
-// (ties to even) the other, with subnormals, infinities and NaN kept.
+// The element types of q, k, v and o in memory, and their conversions from and to float32: exact one way, to the
+// nearest (ties to even) the other, with subnormals, infinities and NaN kept.
 #pragma once
 #include "fagen/cpu/simd.h"
 

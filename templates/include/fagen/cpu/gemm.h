@@ -4,8 +4,8 @@
 //   F32        one float of A times a vector of floats of B                       inner dimension = steps
 //   Bf16Pairs  two bf16 of A (one 32-bit word, the lower half first) times pairs  inner dimension = 2 · steps
 //              of B, products and sums in float32
-// Words of A are addressed by two compile-time strides, so A may be row-major (row stride = its width, step stride 1) or
-// transposed (row stride 1, step stride = its width). B is one panel: [steps][kVectors · kLanes] words, contiguous
+// Words of A are addressed by two compile-time strides, so A may be row-major (row stride = its width, step stride 1)
+// or transposed (row stride 1, step stride = its width). B is one panel: [steps][kVectors · kLanes] words, contiguous
 // (pack.h makes them), or, given its row stride kBStride, some columns of a wider matrix. C is float32 with row stride
 // `ldc`. Nothing here needs alignment.
 //
@@ -78,8 +78,8 @@ inline void multiply_tile(int steps, const typename Product::Word* a, const type
 // used for all rows before the next, so it should fit the first-level cache.
 template <class Product, int kRows, int kVectors, int kRowStride, int kStepStride, bool kAdd,
           int kBStride = kVectors * kLanes>
-inline void multiply(int rows, int panels, int steps, const typename Product::Word* a,
-                     const typename Product::Word* b, int b_panel, float* c, int ldc) {
+inline void multiply(int rows, int panels, int steps, const typename Product::Word* a, const typename Product::Word* b,
+                     int b_panel, float* c, int ldc) {
   for (int panel = 0; panel < panels; ++panel)
     for (int r = 0; r < rows; r += kRows)
       multiply_tile<Product, kRows, kVectors, kRowStride, kStepStride, kAdd, kBStride>(

@@ -1,5 +1,5 @@
-// The products of P and V where V holds what a plain product cannot take: NaN and Inf, which must not reach rows that the
-// mask keeps from their key (0 · NaN is NaN), and numbers so large that their sum overflows before it is divided by
+// The products of P and V where V holds what a plain product cannot take: NaN and Inf, which must not reach rows that
+// the mask keeps from their key (0 · NaN is NaN), and numbers so large that their sum overflows before it is divided by
 // the total. Both are rare and told from the packed tile's magnitude; speed is no object here.
 #pragma once
 #include "fagen/cpu/pack.h"
@@ -19,9 +19,7 @@ inline float element(Bf16Pairs, const uint32_t* words, int at, int stride) {
 }
 #endif
 
-inline vf finite_words(F32, vf words) {
-  return ((vu)words & 0x7fffffffu) >= kInfinityBits ? vf{} : words;
-}
+inline vf finite_words(F32, vf words) { return ((vu)words & 0x7fffffffu) >= kInfinityBits ? vf{} : words; }
 #if defined(__AVX512BF16__)
 inline vu finite_words(Bf16Pairs, vu words) {
   const vu low = words & 0xffffu, high = words & 0xffff0000u;
@@ -36,9 +34,9 @@ inline void copy_finite(typename Product::Word* to, const typename Product::Word
   for (int n = 0; n < words; n += kLanes) store(to + n, finite_words(Product{}, load(from + n)));
 }
 
-// What copy_finite left out of o[rows][kPanels · kPanel] += weights[rows][kStride] · V, for the keys from `first` to `last`
-// (not in it) of a packed tile of V ([kPanels][kStride][kPanel]): added to the rows that admit its key. weights and
-// admitted[rows][kStride] count from `first`.
+// What copy_finite left out of o[rows][kPanels · kPanel] += weights[rows][kStride] · V, for the keys from `first` to
+// `last` (not in it) of a packed tile of V ([kPanels][kStride][kPanel]): added to the rows that admit its key. weights
+// and admitted[rows][kStride] count from `first`.
 template <class Product, int kStride, int kPanels, int kPanel>
 inline void add_nonfinite(int rows, int first, int last, const typename Product::Word* weights, const int32_t* admitted,
                           const typename Product::Word* values, float* o) {

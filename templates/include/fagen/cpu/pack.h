@@ -2,10 +2,11 @@
 // of `width` elements (the head dim), any strides, any alignment; what lies outside it is never read, and the
 // padding of the destination is zero.
 //
-//   pack_rows        A of a product along the head dim:    dst[padded_rows][words(padded_width)], a row being whole vectors
+//   pack_rows        A of a product along the head dim:    dst[padded_rows][words(padded_width)]
 //   pack_transposed  B of a product along the head dim:    dst[panel][words(padded_width)][panel of rows]
 //   pack_panels      B of a product along the rows:        dst[panel][words(padded_rows)][panel of the width]
 //
+// where the words of pack_rows' padded_width are whole vectors.
 // A word is one element as float32 (F32) or two that are adjacent along the product's inner dimension (Bf16Pairs);
 // words(n) = n / Product::kDepth. Each returns the largest magnitude it met, as the bits of a float32: at least
 // kInfinityBits if an element is Inf or NaN.
@@ -32,8 +33,7 @@ template <class T>
 inline void prefetch_rows(const Tile<T>& tile, int r, int rows) {
   constexpr int kLine = 64 / sizeof(T);
   for (int end = r + rows < tile.rows ? r + rows : tile.rows; r < end; ++r)
-    for (int d = 0; d < tile.width; d += kLine)
-      __builtin_prefetch(tile.data + r * tile.stride_row + d * tile.stride_d);
+    for (int d = 0; d < tile.width; d += kLine) __builtin_prefetch(tile.data + r * tile.stride_row + d * tile.stride_d);
 }
 
 inline vu larger_bits(vu a, vu b) { return a > b ? a : b; }

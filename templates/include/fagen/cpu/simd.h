@@ -53,8 +53,8 @@ inline vi lane_index() {
   return v;
 }
 
-// x, rounded before anything is added to it: a multiplication that made it is not fused with what follows, so that every
-// kernel finds the same x.
+// x, rounded before anything is added to it: a multiplication that made it is not fused with what follows, so that
+// every kernel finds the same x.
 inline vf rounded(vf x) {
 #if defined(__x86_64__)
   asm("" : "+v"(x));  // GCC's assoc_barrier takes vectors apart, where there is one

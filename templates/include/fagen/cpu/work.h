@@ -46,10 +46,14 @@ struct Items {
     const int64_t part = row_parts - 1 - n % row_parts, head_part = n / row_parts % head_parts;
     const int64_t key_head = n / row_parts / head_parts;
     const int32_t hk = static_cast<int32_t>(key_head % kv_heads), first = static_cast<int32_t>(head_part) * heads;
-    const int32_t i = static_cast<int32_t>(part) * tile_q;
-    return {static_cast<int32_t>(key_head / kv_heads), hk,
-            hk * group + first,                        first + heads <= group ? heads : group - first,
-            i,                                         i + tile_q <= q_len ? tile_q : q_len - i};
+    Item item{};
+    item.b = static_cast<int32_t>(key_head / kv_heads);
+    item.hk = hk;
+    item.h = hk * group + first;
+    item.heads = first + heads <= group ? heads : group - first;
+    item.i = static_cast<int32_t>(part) * tile_q;
+    item.rows = item.i + tile_q <= q_len ? tile_q : q_len - item.i;
+    return item;
   }
 };
 
@@ -58,12 +62,13 @@ template <class Body>
 inline void each_tile(const Ranges& keys, int64_t tile, const Body& body) {
   int64_t next = 0;
   for (int range = 0; range < keys.count; ++range)
-    for (next = greatest(next, keys.range[range].first / tile); next * tile < keys.range[range].last; ++next) body(next);
+    for (next = greatest(next, keys.range[range].first / tile); next * tile < keys.range[range].last; ++next)
+      body(next);
 }
 
-// Calls body(item, thread) for every item in [0, items), in order, each thread taking the next when it is done with one;
-// `thread` < pool.threads tells apart what runs at the same time. Which thread runs an item changes nothing in what
-// it computes.
+// Calls body(item, thread) for every item in [0, items), in order, each thread taking the next when it is done with
+// one; `thread` < pool.threads tells apart what runs at the same time. Which thread runs an item changes nothing in
+// what it computes.
 template <class Body>
 inline void share(const Pool& pool, int64_t items, const Body& body) {
   struct Shared {
