@@ -48,8 +48,9 @@ bench: .venv/ready  ## Measure specs/cpu.yaml against PyTorch; figures and a pic
 	mkdir -p .build
 	$(PY) -m fagen bench cpu --write .build/bench.json --plot .build/bench.png
 
-nightly: .venv/ready  ## What takes long: a full check, and the module under the oldest PyTorch it supports (a large download)
+nightly: .venv/ready  ## What takes long: a full check, every ready spec's reports, and the module under the oldest PyTorch it supports (a large download)
 	$(PY) -m fagen build specs/cpu.yaml --check full
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(JOBS) -m nightly tests
 	$(PYTHON) -m venv .build/torch-$(OLDEST_TORCH)
 	.build/torch-$(OLDEST_TORCH)/bin/python -m pip install --quiet --disable-pip-version-check torch==$(OLDEST_TORCH) numpy
 	.build/torch-$(OLDEST_TORCH)/bin/python -m generated.cpu check

@@ -122,27 +122,33 @@ class _Copy:
         total, unrun = 0, list[Unrun]()
         for unit in self.kernels[report.variant]:
             counts = self._counts(unit)
-            if counts is None:
-                return _not_counted(f"{self.gcov[0]} does not understand {unit.file}'s counts")
+            if not counts:
+                return _not_counted(f"{' '.join(self.gcov)} finds none of {unit.file}")
             total += len(counts)
             text = unit.text.splitlines()
             unrun += [Unrun(unit.file, n, text[n - 1].strip()) for n in sorted(counts) if counts[n] == 0]
         return Lines(total, tuple(unrun))
 
-    def _counts(self, unit: Unit) -> dict[int, int] | None:
-        """How often each line of a rendered source ran, by line number."""
+    def _counts(self, unit: Unit) -> dict[int, int]:
+        """How often each line of a rendered source ran, by line number. Empty if that cannot be said."""
         notes = self.counts / f"{unit.key}.gcno"
+        if not notes.with_suffix(".gcda").exists():  # gcov would take it for a program that never ran
+            return {}
         shutil.copyfile(self.cache.notes_path(unit.key), notes)
-        # Beside the source: tools print paths, and read sources, from where they are.
-        command = [*self.gcov, *_FORMATS[self.compiler.kind], str(notes)]
-        done = subprocess.run(
-            command, cwd=self.private / "work", capture_output=True, text=True, check=False, timeout=_GCOV_SECONDS
-        )
+        (self.counts / unit.file).write_text(unit.text, encoding="utf-8")  # llvm-cov prints it
+        command = [*self.gcov, *_FORMATS[self.compiler.kind], notes.name]
+        try:
+            done = subprocess.run(
+                command, cwd=self.counts, capture_output=True, text=True, errors="replace", check=True,
+                timeout=_GCOV_SECONDS,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError):
+            return {}
         found = dict[int, int]()
         for number, count in _PARSERS[self.compiler.kind](done.stdout, unit.file):
             # A template's line is there once for each of its instances.
             found[number] = max(found.get(number, 0), count)
-        return found if done.returncode == 0 and found else None
+        return found
 
 
 def _unit(folder: Path, plan: Plan, direction: str, headers: Headers, compiler: Compiler, *, counting: bool) -> Unit:
@@ -166,15 +172,18 @@ def _from_json(output: str, file: str) -> Iterator[tuple[int, int]]:
 
 
 def _from_text(output: str, file: str) -> Iterator[tuple[int, int]]:
-    """Of llvm-cov's plain lines, ``file:`` and then ``lcount:LINE,COUNT``."""
+    """The same of what llvm-cov prints: ``COUNT: LINE:TEXT``, ``#####`` for 0, for each source that it names."""
     wanted = False
     for line in output.splitlines():
-        name, _, value = line.partition(":")
-        if name == "file":
-            wanted = Path(value).name == file
-        elif wanted and name == "lcount" and (match := re.match(r"(\d+),(\d+)", value)):
-            yield int(match[1]), int(match[2])
+        match = re.match(r" *(-|#+|=+|\d+)\*?: *(\d+):(.*)", line)
+        if match is None:
+            continue
+        if match[2] == "0":
+            if match[3].startswith("Source:"):
+                wanted = Path(match[3].removeprefix("Source:")).name == file
+        elif wanted and match[1] != "-":
+            yield int(match[2]), int(match[1]) if match[1].isdigit() else 0
 
 
-_FORMATS = {"gcc": ("--json-format", "--stdout"), "clang": ("-i", "-t")}
+_FORMATS = {"gcc": ("--json-format", "--stdout"), "clang": ("-t",)}
 _PARSERS = {"gcc": _from_json, "clang": _from_text}
