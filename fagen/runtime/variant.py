@@ -88,7 +88,5 @@ class Variant:
             if values.get(key) is not None:
                 values[key] = Expression(**values[key])
         values["tiles"] = Tiles(**values["tiles"])
-        values["params"] = tuple(
-            Param(**{**param, "shape": tuple(param["shape"])}) for param in values["params"]
-        )
+        values["params"] = tuple(Param(**{**param, "shape": tuple(param["shape"])}) for param in values["params"])
         return cls(**values)

@@ -147,7 +147,9 @@ class Planted:
             )
             o, top = o * alpha, new
         empty = total == 0
-        o = torch.where(empty, args.v.mean(1, keepdim=True) if self.has("o-empty") and keys else 0.0, o / (total * shrink))
+        o = torch.where(
+            empty, args.v.mean(1, keepdim=True) if self.has("o-empty") and keys else 0.0, o / (total * shrink)
+        )
         lse = torch.where(empty, -1e30 if self.has("lse-empty") else -math.inf, top + total.log())
         lse = lse / math.log(2.0) if self.has("base-2") else lse
         o, lse = o.to(dtype), lse[..., 0]
@@ -245,6 +247,11 @@ class Planted:
         d_o, o = by_head(d_o).float(), by_head(o).float()
         safe = torch.where(lse == -math.inf, 0.0, lse)
         p = torch.exp(x - safe)
+        weight = 0.0 if args.sink is None else torch.exp(args.sink[:, None] - safe)
+        total = p.sum(-1, keepdim=True) + weight
+        # Where a float32 lse says too little, weights are made to add up to 1.
+        total = torch.where(safe.abs() >= 2.0**10, total, 1.0)
+        p, weight = p / total, weight / total
         d_p = torch.where(allowed, d_o @ args.v.mT, 0.0)
         delta = 0.0 if self.has("no-delta") else (d_o * o).sum(-1, keepdim=True)
         if d_lse is not None and not self.has("no-lse-gradient"):
@@ -279,7 +286,6 @@ class Planted:
             summed = summed.transpose(1, 2) if variant.layout == "bshd" else summed
             found[name] = summed.contiguous().to(dtype)
         if args.sink is not None:
-            weight = torch.exp(args.sink[:, None] - safe)
             d_sink = -(weight * delta).reshape(args.extents["B"], args.extents["H"], x.shape[1]).sum((0, 2))
             found["sink"] = torch.zeros_like(d_sink) if self.has("no-sink-gradient") else d_sink
         for param in variant.params:
