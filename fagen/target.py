@@ -167,10 +167,15 @@ def resolve_isa(name: str) -> str:
 @cache
 def native_isa() -> str:
     """The most capable ISA of this machine; portable where the machine does not tell."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
+    if not is_x86():
         return "portable"
     present = set(_cpu_flags())
     return next(isa.name for isa in _ISAS if present.issuperset(isa.features))
+
+
+def is_x86() -> bool:
+    """Whether this machine is of the kind that every ISA but portable is for."""
+    return platform.machine().lower() in ("x86_64", "amd64")
 
 
 def _cpu_flags() -> Iterator[str]:

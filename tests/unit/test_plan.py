@@ -100,6 +100,19 @@ def test_the_variant_chooses_its_isa_before_the_caller_does() -> None:
     assert plan(variant()).isa == native_isa() == resolve_isa("native")
 
 
+@pytest.mark.parametrize("isa", [name for name in ISAS if name != "portable"])
+def test_instruction_sets_of_another_machine_are_refused(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    native_isa.cache_clear()
+    try:
+        for asked in ({"isa": isa}, {}):
+            with pytest.raises(PlanError, match=f"v: isa {isa} is for x86-64, and this machine is aarch64"):
+                plan(variant(**asked), isa=isa)
+        assert plan(variant()).isa == plan(variant(isa="portable")).isa == "portable"
+    finally:
+        native_isa.cache_clear()
+
+
 def test_the_target_table() -> None:
     assert [name for name, target in TARGETS.items() if target.built] == ["cpu"]
     for target in TARGETS.values():

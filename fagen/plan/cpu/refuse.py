@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 
 from ...errors import Problem
 from ...runtime.variant import Variant
-from ...target import Isa
+from ...target import Isa, is_x86
 
 _LARGEST_TILE = 4096
 
 
 def problems(variant: Variant, isa: Isa) -> Iterator[Problem]:
-    """Tiles of the spec's that an instruction set cannot have."""
+    """An instruction set that this machine's compiler does not know; tiles of the spec's that one cannot have."""
+    if isa.features and not is_x86():
+        yield Problem(
+            f"{variant.name}: isa {isa.name} is for x86-64, and this machine is {platform.machine()}",
+            hint="write `isa: portable`, or leave it out",
+        )
     tiles = variant.tiles
     # Pairs of bf16 are adjacent keys in two vectors.
     step = isa.lanes * (2 if isa.bf16_dots and variant.dtype == "bf16" else 1)
