@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from backward_kernels import backward_kernel
@@ -33,9 +31,9 @@ def test_every_isa_and_dtype(isa: str, dtype: str) -> None:
     """A mask and a score, unequal lengths both ways, dims that fill no vector, rows that see nothing."""
     slope = Param("slope", "f32", ("H",), grad=True)
     v = differentiable("isas", 40, dtype, value_dim=72, mask="causal", score="alibi(slope)", params=(slope,), sink=True)
-    extras = {"params": {"slope": torch.rand(4)}, "sink": torch.randn(4)}
-    check_backward(v, *draw(v, Sq=211, Skv=301, H=4), isa=isa, **extras)
-    check_backward(v, *draw(v, B=1, Sq=301, Skv=211, H=4, spread=8.0), isa=isa, **extras)
+    extras = {"params": {"slope": torch.rand(2)}, "sink": torch.randn(2)}
+    check_backward(v, *draw(v, B=1, Sq=83, Skv=301, Hk=1), isa=isa, **extras)
+    check_backward(v, *draw(v, B=1, Sq=201, Skv=93, Hk=1, spread=8.0), isa=isa, **extras)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -43,10 +41,11 @@ def test_lengths(dtype: str) -> None:
     """Lengths around every edge of a tile, a panel, a block and a work item, unequal ones too; and zero."""
     v = differentiable("lengths", 16, dtype, mask="causal", tiles=Tiles(q=12, kv=64))
     lengths = (0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129)
-    for Sq, Skv in itertools.product((0, 1, 7, 8, 9, 11, 12, 13, 25), lengths):
-        check_backward(v, *draw(v, B=1, H=1, Hk=1, Sq=Sq, Skv=Skv))
+    for n, Sq in enumerate((0, 1, 7, 8, 9, 11, 12, 13, 25)):
+        for Skv in lengths[n % 3 :: 3]:
+            check_backward(v, *draw(v, B=1, H=1, Hk=1, Sq=Sq, Skv=Skv))
     full = differentiable("full_lengths", 16, dtype, tiles=Tiles(q=12, kv=64))
-    for Skv in lengths:
+    for Skv in lengths[::2]:
         check_backward(full, *draw(full, B=1, H=2, Hk=1, Sq=13, Skv=Skv))
     check_backward(v, *draw(v, B=0, Sq=3, Skv=3))
 
@@ -57,7 +56,7 @@ def test_a_score_of_positions_at_uneven_lengths(S: int) -> None:
     check_backward(v, *draw(v, B=1, H=1, Hk=1, Sq=S, Skv=S))
 
 
-@pytest.mark.parametrize("head_dim", [1, 3, 8, 17, 72, 80, 104, 136, 256])
+@pytest.mark.parametrize("head_dim", [1, 8, 17, 72, 104, 136, 256])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_head_dims(dtype: str, head_dim: int) -> None:
     v = differentiable("head_dims", head_dim, dtype, value_dim=max(1, head_dim - 7))
