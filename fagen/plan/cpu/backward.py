@@ -11,7 +11,7 @@ from ...target import Isa
 from .elements import Elements
 from .param_sums import param_sums
 from .pieces import body
-from .slopes import slopes
+from .slopes import slopes, weights
 
 # Rows of A in registers: a power of two, as rows of one product are columns of another. Measured on a Zen 4 core: 8×2
 # reaches 94 % of the multiply-add peak from the second-level cache, and 8×3 as much.
@@ -167,6 +167,7 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward) -> Ma
         **_operands(backward.pairs),
         "full_slopes": slopes(code, variant, sums, code.score_grad, tail=False),
         "partial_slopes": slopes(code, variant, sums, code.score_grad_mask or code.score_grad, tail=True),
+        "row_weights": weights(code, variant),
         "tile_test": body(code, variant, code.tile_test),
         "query_ranges": body(code, variant, code.query_ranges),
         "sums": sums.parts,

@@ -19,6 +19,6 @@ def key_bytes(plan: Plan) -> int:
 
 
 def row_bytes(plan: Plan) -> int:
-    """What backward holds for a query row: its dQ and its delta (dO · o - dlse), both in float32."""
+    """What backward holds for a query row: its dQ, its delta (dO · o - dlse) and its norm, all in float32."""
     assert plan.isa is not None and isinstance(plan.backward, Backward)
-    return 4 * (plan.backward.head_vectors * plan.backward.head_panels * ISAS[plan.isa].lanes + 1)
+    return 4 * (plan.backward.head_vectors * plan.backward.head_panels * ISAS[plan.isa].lanes + 2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...expr import KernelCode, ParamGrad, Snippet
 from ...runtime.variant import Variant
 from .param_sums import Sums
-from .pieces import Piece, identifiers, needs, used_declarations
+from .pieces import Piece, Scores, identifiers, needs, used_declarations
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,45 @@ def slopes(code: KernelCode, variant: Variant, sums: Sums, snippet: Snippet, *, 
         needs=needs(names, variant),
         row=snippet.row,
         pair=snippet.pair,
-        x=x if x == "s" else f"rounded({x})",
+        x=_rounded(x),
         slope=_times(dx_ds),
         allowed=rest[len(code.param_grads)] if len(rest) > len(code.param_grads) else "",
         grad_declarations=tuple(_grad_declaration(grad, code, sums) for grad in _first_reads(code)),
         grads=grads,
     )
+
+
+def weights(code: KernelCode, variant: Variant) -> Scores:
+    """From a scaled score to ``x`` and ``allowed`` by the statements that slopes are made with, without the others."""
+    snippet = code.score_grad_mask or code.score_grad
+    x = snippet.results[0]
+    allowed = snippet.results[-1] if code.score_grad_mask else ""
+    used = identifiers((x, allowed))
+    pair = _used(snippet.pair, used)
+    row = _used(snippet.row, used)
+    used |= {"j", "kv_len"}
+    return Scores(
+        declarations=used_declarations(code.declarations, used),
+        needs=needs(used, variant),
+        row=row,
+        pair=pair,
+        x=_rounded(x),
+        allowed=allowed,
+    )
+
+
+def _used(lines: tuple[str, ...], names: set[str]) -> tuple[str, ...]:
+    """The statements that declare something among ``names``, to which what they need is added."""
+    kept: list[str] = []
+    for line in reversed(lines):
+        if line.partition(" = ")[0].split()[-1] in names:
+            kept.insert(0, line)
+            names |= identifiers((line,))
+    return tuple(kept)
+
+
+def _rounded(x: str) -> str:
+    return x if x == "s" else f"rounded({x})"
 
 
 def _times(factor: str) -> str:

@@ -4,6 +4,7 @@
 // products take a copy of it with zeros in their place, which changes no other sum by a bit, and add_nonfinite adds
 // what they left out, pair by pair.
 #pragma once
+#include "fagen/cpu/math.h"
 #include "fagen/cpu/pack.h"
 
 namespace fagen {
@@ -13,6 +14,10 @@ namespace {
 constexpr float kExcluded = -0.0f;
 
 inline bool is_excluded(float weight) { return weight == 0.0f && __builtin_signbit(weight); }
+
+// Whether rounding lse to float32 counts. Below, it moves a weight by 2^-15 of itself at most, and so does rounding the
+// score, which is as large; scores of sound models stay far below.
+inline bool is_coarse(float lse) { return abs(lse) >= 0x1p10f && abs(lse) < kInfinity; }
 
 // a[row] · b[row] of rows r, r + 1, ... in lanes 0, 1, ..., summed in the order that gemm.h sums in: where a query sees
 // one key, dO · O and dO · V are then the same number.
