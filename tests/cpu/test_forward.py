@@ -9,6 +9,7 @@ import torch
 from forward_rule import check, draw
 from kernels import DTYPES, kernel, variant
 
+from fagen.runtime.reference import reference
 from fagen.runtime.variant import Param, Tiles
 from fagen.target import ISAS, native_isa
 
@@ -193,3 +194,18 @@ def test_tile_counts(mask: str | None) -> None:
         partial += bool(tile.any()) and not whole
     assert counts.total == B * H * 7 * 6
     assert (counts.full, counts.partial, counts.empty) == (B * H * full, B * H * partial, 0)
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("dtype", ("f32", "bf16"))
+def test_values_of_wildly_different_size(isa: str, dtype: str) -> None:
+    """Columns and rows with small values keep their digits beside those whose sums overflow before they are divided."""
+    v = variant("sizes", 8, dtype, mask="causal", align="top_left")
+    size = torch.tensor([3e38, 1e30, 1.0, 1e-20, 1.2345e-33, 1e-36, 1e-30, 2e38])
+    q, k, _ = draw(v, B=1, H=1, Hk=1, Sq=40, Skv=40)
+    value = (size * (0.5 + torch.rand(1, 40, 1, 8) / 2.0)).to(q.dtype)
+    value[:, :20, :, :2] = 1e-33
+    o, _ = check(v, q, k, value, isa=isa)
+    exact = reference(v, q, k, value)[0]
+    # Each element by itself: a rule for a row would not see the small ones.
+    assert ((o.double() - exact).abs() <= exact.abs() * (2.0**-20 if dtype == "f32" else 2.0**-7)).all()

@@ -278,15 +278,22 @@ void attend_block(const ForwardParams& p, Block at, Tri admitted, const KeyTile&
   }
 }
 
-// Writes the rows of one head of an item, which start at `row` in the scratch.
+// Writes the rows of one head of an item, which start at `row` in the scratch; of scaled ones what is not finite yet.
 void write_rows(const ForwardParams& p, const Item& item, int32_t h, int row, float value_scale, const Scratch& own) {
   float* const lse = p.lse + (item.b * p.shape.heads + h) * p.shape.q_len + item.i;
   for (int32_t r = 0; r < item.rows; ++r, ++row) {
     const float total = sum_lanes(load(own.total + row * kLanes));
     const float factor = total == 0.0f ? 0.0f : 1.0f / (total * value_scale);  // a row without keys is zeros
     Element* const o = const_cast<Element*>(row_at(p.o, item.b, item.i + r, h));
-    for (int d = 0; d < kValueDim; d += kLanes)
-      store_floats(o + d * p.o.stride_d, p.o.stride_d, kValueDim - d, load(own.o + row * kValueWidth + d) * factor);
+    for (int d = 0; d < kValueDim; d += kLanes) {
+      Element* const to = o + d * p.o.stride_d;
+      vf x = load(own.o + row * kValueWidth + d) * factor;
+      if (value_scale != 1.0f) {
+        const vf before = load_floats(to, p.o.stride_d, kValueDim - d);
+        x = before - before == 0.0f ? before : x;
+      }
+      store_floats(to, p.o.stride_d, kValueDim - d, x);
+    }
     lse[r] = own.largest[row] + log(total);
   }
 }
@@ -370,7 +377,8 @@ extern "C" void fagen_natten_d64_forward(const fagen::ForwardParams* params) {
   share(*p.pool, layout.items.count, [&](int64_t n, int32_t thread) {
     const Item item = layout.items.at(n);
     const KeyTile* const tiles = packed ? packed + (item.b * p.shape.kv_heads + item.hk) * layout.tiles : nullptr;
-    // Values so large that their sum may overflow before it is divided are taken again, scaled down.
+    // Where values are so large that their sum may overflow before it is divided, they are taken again, scaled down: for
+    // what did overflow, since scaling may lose what is small.
     if (attend(p, item, tiles, 1.0f, scratch[thread]) >= kLargeBits)
       attend(p, item, nullptr, kValueScale, scratch[thread]);
   });
