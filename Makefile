@@ -48,7 +48,7 @@ bench: .venv/ready  ## Measure specs/cpu.yaml against PyTorch; figures and a pic
 	mkdir -p .build
 	$(PY) -m fagen bench cpu --write .build/bench.json --plot .build/bench.png
 
-nightly: .venv/ready  ## What takes long: a full check, every ready spec's reports, and the module under the oldest PyTorch it supports (a large download)
+nightly: .venv/ready  ## What takes long: a full check, the ready specs' reports, and the module under the oldest PyTorch it supports (a large download)
 	$(PY) -m fagen build specs/cpu.yaml --check full
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(JOBS) -m nightly tests
 	$(PYTHON) -m venv .build/torch-$(OLDEST_TORCH)

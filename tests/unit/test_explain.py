@@ -87,7 +87,7 @@ def test_costs_by_hand() -> None:
     assert forward.moved_unfused == forward.moved + pairs * (4 + 4 + 4 + 4)
     assert forward.extra == 2 * 2 * 200 * (64 + 64) * 4
     assert forward.extra_unfused == pairs * 8
-    assert backward.extra == 2 * 4 * 100 * (64 + 1) * 4
+    assert backward.extra == 2 * 4 * 100 * (64 + 1 + 1) * 4  # dQ, delta, norm
     assert backward.extra_unfused == pairs * 12
     assert str(costs(_plan("full_d64"), "forward").operations) == "256*pairs"
 
