@@ -120,11 +120,15 @@ class Kernel:
         self.variant = variant
         self.plan = plan(variant, "cpu", isa, spec="tests")
         self.source = next(source for source in render(self.plan) if source.direction == "forward")
-        library = ctypes.CDLL(str(compile_source(self.source)))
-        self._workspace = library[f"fagen_{variant.name}_forward_workspace"]
+        self.bind(compile_source(self.source))
+
+    def bind(self, path: Path) -> None:
+        """Call the kernel of this library from now on."""
+        library = ctypes.CDLL(str(path))
+        self._workspace = library[f"fagen_{self.variant.name}_forward_workspace"]
         self._workspace.restype = ctypes.c_int64
-        self._forward = library[f"fagen_{variant.name}_forward"]
-        self._tile_counts = library[f"fagen_{variant.name}_tile_counts"]
+        self._forward = library[f"fagen_{self.variant.name}_forward"]
+        self._tile_counts = library[f"fagen_{self.variant.name}_tile_counts"]
 
     def __call__(
         self,
