@@ -32,7 +32,13 @@ params:
   bias: {dtype: f32, shape: [B, H, Sq, Skv], grad: true}
   doc: {dtype: i32, shape: [B, n]}
 variants:
-  - {name: capped, head_dim: 16, value_dim: 24, dtype: f32, sink: true, mask: causal and q - kv < 40, score: softcap(5)}
+  - name: bent
+    head_dim: 16
+    value_dim: 24
+    dtype: f32
+    sink: true
+    mask: causal and q - kv < 40
+    score: s - 2 * tanh(s / 8)
   - {name: biased, head_dim: 16, dtype: bf16, score: "s - slope[h] * abs(q - kv) + bias[b, h, i, j]"}
   - {name: packed, head_dim: 8, dtype: f16, layout: bhsd, mask: causal and document(doc)}
 """
@@ -46,6 +52,8 @@ variants:
 """
 # natten2d sees runs of seven keys, and no panel of keys is that short: its full_scores and full_slopes never run.
 NEVER_WHOLE = {"natten2d"}
+# Scores that are capped at 50 give no lse beyond 2^10: what normalizes weights where it is never runs.
+NEVER_COARSE = {"gemma2_local", *(f"softcap_d{dim}{dtype}" for dim in (64, 128) for dtype in ("", "_bf16"))}
 
 
 def published(spec: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, Mapping[str, Any]]]:
@@ -65,7 +73,7 @@ def assert_all_told_apart(reports: Mapping[str, Mapping[str, Any]]) -> None:
 def test_a_sample_passes_with_every_mutant_killed_and_every_line_run(tmp_path, monkeypatch):
     (tmp_path / "sample.yaml").write_text(SAMPLE)
     folder, reports = published(tmp_path / "sample.yaml", tmp_path, monkeypatch)
-    assert set(reports) == {"capped", "biased", "packed"}
+    assert set(reports) == {"bent", "biased", "packed"}
     assert all(report["mutants"] > 0 for report in reports.values())
     assert_all_told_apart(reports)
     for name, lines in count_lines(folder, list(reports), seed=0, cache=None, progress=Silent()).items():
@@ -83,7 +91,7 @@ def test_ready_specs_pass_with_every_mutant_killed_and_every_line_run(spec, tmp_
     unrun = count_lines(folder, list(reports), seed=0, cache=None, progress=Silent())
     assert not [lines.note for lines in unrun.values() if lines.note]
     found = {name: [str(line) for line in lines.unrun] for name, lines in unrun.items() if lines.unrun}
-    assert set(found) == NEVER_WHOLE & set(reports), found
+    assert set(found) == (NEVER_WHOLE | NEVER_COARSE) & set(reports), found
 
 
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 
 import pytest
 import torch
@@ -167,6 +168,21 @@ def test_outputs_outside_the_view_are_untouched() -> None:
     buffer = torch.full((2, 13, 2, 40), -7.0)
     o, _ = kernel(v)(q, k, w, out=buffer[..., 8:32])
     assert (buffer[..., :8] == -7).all() and (buffer[..., 32:] == -7).all() and o.isfinite().all()
+
+
+def test_offsets_past_two_to_the_31() -> None:
+    """Every tensor spread so far that its last row lies 2^31 elements beyond its first."""
+    v = variant("far", 16, "bf16", mask="causal")
+    S, far = 5, 2**29 + 1
+    tensors = draw(v, B=1, H=2, Hk=2, Sq=S, Skv=S)
+    want, lse = check(v, *tensors)
+    no_reserve = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    views = []
+    for tensor in (*tensors, torch.empty_like(want)):
+        memory = torch.frombuffer(mmap.mmap(-1, 2 * (S * far), flags=no_reserve), dtype=torch.bfloat16)
+        views.append(memory.as_strided(tensor.shape, (0, far, 16, 1)).copy_(tensor))
+    o, lse_again = kernel(v)(*views[:3], out=views[3])
+    assert torch.equal(o, want) and torch.equal(lse, lse_again)
 
 
 def test_memory_does_not_grow_with_the_square() -> None:
