@@ -70,6 +70,7 @@ def assert_all_told_apart(reports: Mapping[str, Mapping[str, Any]]) -> None:
         assert report["killed"] == report["mutants"] and not report["survivors"] and not report["skipped"], name
 
 
+@pytest.mark.nightly
 def test_a_sample_passes_with_every_mutant_killed_and_every_line_run(tmp_path, monkeypatch):
     (tmp_path / "sample.yaml").write_text(SAMPLE)
     folder, reports = published(tmp_path / "sample.yaml", tmp_path, monkeypatch)

@@ -7,6 +7,7 @@ comparison from a template's bracket), so templates need no marks.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 class Mutant:
     """``file`` with line ``number`` (from 1) changed from ``before`` to ``after``, in function ``function``.
 
-    ``file`` is "forward", "backward" or a header's name, as ``cpu/softmax.h``.
+    ``file`` is a kernel, as ``forward:rich``, or a header's name, as ``cpu/softmax.h``. ``nth`` counts, from 1, equal
+    lines of a function.
     """
 
     file: str
@@ -23,11 +25,13 @@ class Mutant:
     number: int
     before: str
     after: str
+    nth: int = 1
 
     @property
     def key(self) -> str:
         """What the list of equivalent mutants calls it: no line number, so that other edits do not change it."""
-        return f"{self.file}: {self.function}: {self.before.strip()} => {self.after.strip()}"
+        again = f" ({self.nth})" if self.nth > 1 else ""
+        return f"{self.file}: {self.function}{again}: {self.before.strip()} => {self.after.strip()}"
 
     def applied(self, text: str) -> str:
         """The file's text with the mistake in it."""
@@ -120,10 +124,13 @@ _SKIPPED = re.compile(r"tile_counts|admits_any|prefetch|constexpr int k|static_a
 def mutants(file: str, text: str) -> list[Mutant]:
     """Every mistake in a file's text, in the order of its lines; each text once."""
     found: dict[tuple[int, str], Mutant] = {}
+    seen: Counter[tuple[str, str]] = Counter()
     for number, function, line in _lines(text):
+        seen[function, line.strip()] += 1
         for after in _line_mutants(line):
             if after != line:
-                found.setdefault((number, after), Mutant(file, function, number, line, after))
+                nth = seen[function, line.strip()]
+                found.setdefault((number, after), Mutant(file, function, number, line, after, nth))
     return list(found.values())
 
 

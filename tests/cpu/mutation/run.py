@@ -38,7 +38,7 @@ def all_mutants() -> list[Mutant]:
             for mutant in mutants(f"{direction}:{name}", source.text):
                 # The two kernels of a variant ask the same mask of the same tiles.
                 side = "" if mutant.function in ("mask_test", "tile_test") else direction
-                place = (side, mutant.function, mutant.before, mutant.after)
+                place = (side, mutant.function, str(mutant.nth), mutant.before, mutant.after)
                 if place not in seen:
                     seen.add(place)
                     found.append(mutant)
