@@ -315,15 +315,6 @@ void pack_queries(Queries& tile, bool nonfinite_keys, Scratch& own) {
   }
 }
 
-// The second-level cache will need the rows of the next tile, and the sums of dQ of this one.
-void fetch_queries(const BackwardParams& p, const Queries& tile) {
-  for (int r = 0; r < tile.q.rows; ++r) {
-    fetch(tile.q.data + (r + kTileQ) * p.q.stride_s, sizeof(Element) * kHeadDim);
-    fetch(tile.d_o.data + (r + kTileQ) * p.d_o.stride_s, sizeof(Element) * kValueDim);
-    fetch(tile.dq + r * kHeadWidth, sizeof(float) * kHeadWidth);
-  }
-}
-
 // Adjacent keys of an item, from its `column` on, of which the rows of a query tile admit all or some.
 struct Run {
   Block at;
@@ -486,7 +477,6 @@ void attend(const BackwardParams& p, const Work& work, const KeyItem& item, Scra
       const int count = find_runs(p, Block{item.b, h, i, tile.q.rows, item.j, 0}, columns, tile.empty_row, runs);
       if (count == 0) return;
       pack_queries(tile, nonfinite_keys, own);
-      fetch_queries(p, tile);
       for (int n = 0; n < count; ++n) attend_run(p, runs[n], tile, own);
       const int64_t place = g * work.query_tiles + t + 1;
       wait_for(before, place);

@@ -74,10 +74,5 @@ inline void write_scaled(const float* from, float factor, int rows, int width, T
       store_floats(to + d * stride_d, stride_d, width - d, load(from + d) * factor);
 }
 
-// Asks for what is needed soon: into the second-level cache.
-inline void fetch(const void* from, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 0, 2);
-}
-
 }  // namespace
 }  // namespace fagen
