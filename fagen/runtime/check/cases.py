@@ -116,7 +116,7 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("many-tiles", 2, 100 * b + 3, values="drift", runs=True, lse_gradient=True)
     yield Case("many-rows", 100 * a + 3, 2, values="drift", lse_gradient=True)
     yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 1, 6, 2, where="permuted", runs=True)
-    yield Case("one-query", 1, 2 * b + 1, 3, 4, 1, where="slice", threads=2)
+    yield Case("one-query", 1, 2 * b + 1, 2, 3, 1, where="slice", threads=3)
     yield Case("one-query-whole-tiles", 1, 2 * b, 1, 2, 1)
     yield Case("one-key", a + 1, 1, 2, 1, 1, where="fence", lse_gradient=True)
     yield Case("one-pair", 1, 1, 1, 2, 1)

@@ -101,9 +101,9 @@ def _values(
         exponents = torch.randint(-6, 7, (case.batch, case.q_len, case.heads, 1), generator=source)
         q = q * 2.0**exponents
     elif case.values == "large":
-        # A row's scores lie around 2 * 256 * 256, its sign the row's; the rest spreads them by hundreds. Every product
-        # and sum is a whole number below 2^24, in few bits.
-        q, k = ((16.0 * torch.rand(tensor.shape, generator=source) - 8.0).round() for tensor in (q, k))
+        # A row's scores lie around 2 * 256 * 256, its sign the row's, and differ by small whole numbers, so that many
+        # keys weigh something. Every product and sum is a whole number below 2^24, in few bits.
+        q, k = (torch.randint(-1, 2, tensor.shape, generator=source).float() for tensor in (q, k))
         signs = torch.randint(0, 2, (case.batch, case.q_len, case.heads, 1), generator=source) * 2.0 - 1.0
         q[..., :2], k[..., :2] = 256.0 * signs, 256.0
     elif case.values == "drift":

@@ -34,6 +34,8 @@ _DRAWS = 4  # of random signs, to size the sums that make up a param's gradient
 _SUMMING = 0.125
 # A kernel makes up for the rounding of an lse that is as large as this.
 _COARSE = 2.0**10
+# A score errs by a few roundings of its own size, of the 32 that the unit for float32 stands for.
+_SCORING = 0.25
 _LEAST = 2.0**-60  # what float32 squares can tell from 0
 
 
@@ -142,7 +144,8 @@ class Sizes:
             p = torch.where(allowed, p, 0.0)
         p = torch.where(p.isfinite(), p, 0.0)
         gathered = args.scale * (q.square() @ k.square().mT).sqrt()
-        noise = torch.where(p > 0, _clean(x.detach()).abs() + slope.abs() * (_clean(s.detach()).abs() + gathered), 0.0)
+        noise = _SCORING * (_clean(x.detach()).abs() + slope.abs() * (_clean(s.detach()).abs() + gathered))
+        noise = torch.where(p > 0, noise, 0.0)
 
         moved = (p * noise).square()
         around = moved @ v.square() - 2 * o * (moved @ v) + o.square() * moved.sum(-1, keepdim=True)
