@@ -339,8 +339,8 @@ extern "C" void fagen_causal_d128_forward(const fagen::ForwardParams* params) {
   share(*p.pool, layout.items.count, [&](int64_t n, int32_t thread) {
     const Item item = layout.items.at(n);
     const KeyTile* const tiles = packed ? packed + (item.b * p.shape.kv_heads + item.hk) * layout.tiles : nullptr;
-    // Where values are so large that their sum may overflow before it is divided, they are taken again, scaled down: for
-    // what did overflow, since scaling may lose what is small.
+    // Where values are so large that their sum may overflow before it is divided, they are taken again, scaled down.
+    // That gives what did overflow, and no more: scaling may lose what is small.
     if (attend(p, item, tiles, 1.0f, scratch[thread]) >= kLargeBits)
       attend(p, item, nullptr, kValueScale, scratch[thread]);
   });
