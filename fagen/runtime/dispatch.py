@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -226,7 +226,18 @@ class Dispatcher:
                 "falling back on the reference, in plain torch and O(Sq * Skv) memory",
                 stacklevel=4,
             )
-        named = {param.name: param for param in request.params}
+        asked = {param.name: param for param in request.params}
+        trees = [
+            _parsed(text, asked, what)
+            for text, what in ((request.mask, "mask"), (request.score, "score"))
+            if text is not None
+        ]
+        # Of a param that no spec declares, extents are told from the expressions, the others from the tensor.
+        declared = tuple(
+            param if param.name in self._declared else _sized(with_extents(param, trees), params[param.name])
+            for param in request.params
+        )
+        named = {param.name: param for param in declared}
         variant = Variant(
             name="attention",
             head_dim=request.head_dim,
@@ -236,7 +247,7 @@ class Dispatcher:
             mask=_expression(request.mask, named, "mask"),
             score=_expression(request.score, named, "score"),
             sink=request.sink,
-            params=request.params,
+            params=declared,
         )
         o, lse = reference(variant, q, k, v, scale=scale, sink=sink, params=dict(params), dtype=torch.float64)
         o = o.to(DTYPES.get(request.dtype, q.dtype))
@@ -252,6 +263,12 @@ class Dispatcher:
                 'tell which of the two they are in: pass layout= with fallback="reference"'
             )
         return layouts.pop()
+
+
+def _sized(param: Param, tensor: Tensor) -> Param:
+    """``param`` with a number for each extent "n"."""
+    sizes = zip(param.shape, tensor.shape, strict=True)
+    return replace(param, shape=tuple(size if extent == "n" else extent for extent, size in sizes))
 
 
 def _check_tensors(tensors: Mapping[str, object]) -> None:

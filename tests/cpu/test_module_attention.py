@@ -141,3 +141,9 @@ def test_fallback_has_gradients_and_params(small: ModuleType) -> None:
         o = small.attention(*qkv, score="s + far[h, i, j]", far=bias, fallback="reference", layout="bshd")
     o.square().sum().backward()
     assert bias.grad.any()
+    with pytest.raises(ValueError, match=r"far: .*\[H, Sq, Skv\]"):
+        small.attention(*qkv, score="s + far[h, i, j]", far=bias[:3], fallback="reference", layout="bshd")
+    table = torch.rand(4, 30)  # indexed by what is no name
+    with pytest.warns(UserWarning, match="falling back"):
+        found = small.attention(*qkv, score="s + far[h, q - kv + 9]", far=table, fallback="reference", layout="bshd")
+    assert found.isfinite().all()
