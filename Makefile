@@ -43,10 +43,14 @@ verify: .venv/ready  ## Write all generated text anew and show what changed: ren
 	FAGEN_UPDATE_SNAPSHOTS=1 $(PY) -m pytest -q $(wildcard tests/golden) tests/unit/test_spec_errors.py
 	git diff --stat --exit-code -- docs specs tests
 
-bench: .venv/ready  ## Measure specs/cpu.yaml against PyTorch; figures and a picture go to .build/
+# The cells and limits of docs/performance.md.
+BENCHED := $(foreach d,d64 d128 d64_bf16 d128_bf16,-v full_$(d) -v causal_$(d))
+bench: .venv/ready  ## Measure specs/cpu.yaml against PyTorch, fail if slow; figures and a picture go to .build/
 	$(PY) -m fagen build specs/cpu.yaml
 	mkdir -p .build
-	$(PY) -m fagen bench cpu --write .build/bench.json --plot .build/bench.png
+	$(PY) -m fagen bench cpu $(BENCHED) --size B1,H8,S1024 --size B1,H8,S4096 \
+	  --write .build/bench.json --plot .build/bench.png \
+	  --at-least forward=1.5 --at-least backward=1.2 --at-least cell=0.95
 
 nightly: .venv/ready  ## What takes long: a full check, the ready specs' reports, and the module under the oldest PyTorch it supports (a large download)
 	$(PY) -m fagen build specs/cpu.yaml --check full

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,30 @@ class BenchReport:
         """Of the ratios to ``peer`` over the cells that have it; None where none has."""
         ratios = [cell.ratio(peer) for cell in self.cells if cell.direction == direction and peer in cell.seconds]
         return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+    def short_of(self, limits: Mapping[str, float]) -> list[str]:
+        """A line for each of ``limits`` that the ratios to torch's own attention miss.
+
+        "forward" and "backward" are of the geometric mean of a direction, "cell" of each cell.
+        """
+        peer = "sdpa"
+        means = {direction: self.geometric_mean(peer, direction) for direction in ("forward", "backward")}
+        found = [
+            f"{direction}: {mean:.3f}× {peer} in geometric mean, asked for {limits[direction]}×"
+            for direction, mean in means.items()
+            if mean is not None and mean < limits.get(direction, 0.0)
+        ]
+        found += [
+            f"{direction}: no cell has {peer}"
+            for direction, mean in means.items()
+            if mean is None and direction in limits
+        ]
+        return found + [
+            f"{cell.variant} {cell.direction} {cell.q_len}×{cell.kv_len}: {cell.ratio(peer):.3f}× {peer}, "
+            f"asked for {limits['cell']}×"
+            for cell in self.cells
+            if peer in cell.seconds and cell.ratio(peer) < limits.get("cell", 0.0)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars, with the derived means."""

@@ -122,6 +122,14 @@ def bench(
     rounds: Annotated[int, typer.Option(min=3, help="Interleaved rounds; medians are taken over them.")] = 9,
     write: Annotated[Path | None, typer.Option(help="Write the figures as JSON here.", show_default=False)] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw them as a PNG here.", show_default=False)] = None,
+    at_least: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Fail if a ratio to torch is lower: of the geometric mean, as forward=1.5 or backward=1.2, or of any "
+            "cell, as cell=0.95; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     out: OutOption = Path("generated"),
     as_json: JsonOption = False,
 ) -> None:
@@ -131,6 +139,7 @@ def bench(
     fagen bench cpu
     fagen bench cpu -v causal_d64 --size B1,H8,S1024 --size B4,H32,Hk8,S4096
     fagen bench cpu --forward-only --plot bench.png --write bench.json
+    fagen bench cpu --at-least forward=1.5 --at-least cell=0.95
     """
     with errors_shown(as_json):
         from .benching import bench_module
@@ -145,6 +154,7 @@ def bench(
             rounds=rounds,
             write=write,
             plot=plot,
+            at_least=at_least or [],
             as_json=as_json,
         )
 

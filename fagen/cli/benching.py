@@ -13,6 +13,7 @@ import typer
 
 from ..bench.report import BenchReport, draw, summary
 from ..bench.run import Options, bench
+from ..errors import FagenError, Problem
 from .listing import find_module, read_module
 from .output import print_json, print_table
 from .size import parse_size
@@ -29,9 +30,14 @@ def bench_module(
     rounds: int,
     write: Path | None,
     plot: Path | None,
+    at_least: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Measure the module ``what`` and print, write and draw what came out."""
+    """Measure the module ``what`` and print, write and draw what came out.
+
+    Raises FagenError, after all that, if a ratio of ``at_least`` is not reached.
+    """
+    limits = dict(_limit(text) for text in at_least)
     folder = find_module(what, out)
     known = [entry["variant"]["name"] for entry in read_module(folder)["variants"]]
     for name in variants:
@@ -46,6 +52,21 @@ def bench_module(
     if plot is not None:
         draw(report, plot)
     _show(report, as_json=as_json)
+    if short := report.short_of(limits):
+        raise FagenError([Problem(line) for line in short])
+
+
+def _limit(text: str) -> tuple[str, float]:
+    """`forward=1.5` as ("forward", 1.5)."""
+    what, _, number = text.partition("=")
+    try:
+        if what in ("forward", "backward", "cell"):
+            return what, float(number)
+    except ValueError:
+        pass
+    raise typer.BadParameter(
+        f"{text!r}: expected forward=, backward= or cell= and a ratio, as forward=1.5", param_hint="--at-least"
+    )
 
 
 def import_module(folder: Path) -> ModuleType:

@@ -1,4 +1,4 @@
-"""How `fagen bench` imports what it measures."""
+"""How `fagen bench` imports what it measures, and what it says of ratios that are asked for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from fagen.bench.report import BenchReport, Cell
+from fagen.cli import app
 from fagen.cli.benching import import_module
 
 
@@ -18,3 +23,33 @@ def test_a_module_named_as_another_package_takes_nobodys_place(tmp_path: Path) -
     module = import_module(folder)
     assert module.WHAT == "published"
     assert sys.modules["json"] is json and sys.modules[module.__name__] is module
+
+
+def _report() -> BenchReport:
+    def cell(direction: str, length: int, ratio: float) -> Cell:
+        seconds = {"fagen": 1.0, "sdpa": ratio}
+        return Cell("x", "f32", direction, 1, 8, 8, length, length, 64, 64, 1e9, seconds, dict.fromkeys(seconds, 0.0))
+
+    cells = (cell("forward", 1024, 1.0), cell("forward", 4096, 4.0), cell("backward", 1024, 0.9))
+    return BenchReport("a machine", "2.13.0", 1, "portable", {}, cells)
+
+
+def test_ratios_that_are_not_reached_are_named() -> None:
+    report = _report()
+    assert not report.short_of({})
+    assert not report.short_of({"forward": 2.0, "backward": 0.9, "cell": 0.9})
+    (mean,) = report.short_of({"forward": 2.1})
+    assert mean.startswith("forward: 2.000× sdpa in geometric mean")
+    (slow,) = report.short_of({"cell": 0.95})
+    assert slow.startswith("x backward 1024×1024: 0.900×")
+
+
+def test_a_ratio_that_was_not_measured_is_not_taken_for_reached() -> None:
+    forward = BenchReport("a machine", "2.13.0", 1, "portable", {}, _report().cells[:2])
+    assert forward.short_of({"backward": 1.2}) == ["backward: no cell has sdpa"]
+
+
+@pytest.mark.parametrize("text", ["forward", "forward=", "forward=fast", "sideways=2", "=1"])
+def test_a_mistyped_ratio_is_refused_before_anything_is_measured(text: str) -> None:
+    result = CliRunner().invoke(app, ["bench", "cpu", "--at-least", text])
+    assert result.exit_code == 2 and "forward=1.5" in result.output
