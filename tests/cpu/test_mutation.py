@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "mutation"))
 
-import run as program  # noqa: E402  of tests/cpu/mutation
+import listed as lists  # noqa: E402  of tests/cpu/mutation
+import run as program  # noqa: E402
 from mutate import mutants  # noqa: E402
-from trial import OTHER_TILES, SAME_CODE, SURVIVED, try_change, try_mutant  # noqa: E402
+from outcomes import SAME_CODE, SURVIVED  # noqa: E402
+from workers import INCLUDE, Worker, text_of  # noqa: E402
 
 SAMPLE = int(os.environ.get("FAGEN_MUTANTS", "30"))
 SEED = 2
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    # Threads that a fork of this process would wait for.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.ones(1 << 20).sum()
+    torch.set_num_threads(threads)
+    with Worker() as worker:
+        yield worker
 
 
 def replaced(text: str, pattern: str, after: str) -> str:
@@ -26,32 +42,39 @@ def replaced(text: str, pattern: str, after: str) -> str:
     return changed
 
 
-def test_o_that_is_not_rescaled_on_a_new_maximum_is_found():
-    outcome = try_change(
-        "cpu/softmax.h",
-        lambda text: replaced(text, r"\n *for \(int d = 0; d < kWidth; d \+= kLanes\) store\(o .*decay\);", ""),
+def test_o_that_is_not_rescaled_on_a_new_maximum_is_found(worker):
+    text = replaced(
+        text_of("cpu/softmax.h"), r"\n *for \(int d = 0; d < kWidth; d \+= kLanes\) store\(o .*decay\);", ""
     )
-    assert outcome == "several-tiles"
+    assert worker.try_change("cpu/softmax.h", text) == "several-tiles"
 
 
-def test_weights_against_the_maximum_before_the_tile_are_found():
-    def stale(text: str) -> str:
-        text = replaced(
-            text, r"(?<=\n)( *)const float now = max_lanes", r"\1stale[r] = largest[r];\n\1const float now = max_lanes"
-        )
-        text = replaced(text, r"(\n *for \(int r = 0; r < rows; \+\+r\) \{  // apart)", r"\n  float stale[64];\1")
-        return replaced(text, r"\? 0\.0f : largest\[r\];", "? 0.0f : stale[r] == -__builtin_inff() ? 0.0f : stale[r];")
+def test_weights_against_the_maximum_before_the_tile_are_found(worker):
+    text = replaced(
+        text_of("cpu/softmax.h"),
+        r"(?<=\n)( *)const float now = max_lanes",
+        r"\1stale[r] = largest[r];\n\1const float now = max_lanes",
+    )
+    text = replaced(text, r"(\n *for \(int r = 0; r < rows; \+\+r\) \{  // apart)", r"\n  float stale[64];\1")
+    text = replaced(text, r"\? 0\.0f : largest\[r\];", "? 0.0f : stale[r] == -__builtin_inff() ? 0.0f : stale[r];")
+    assert worker.try_change("cpu/softmax.h", text) == "several-tiles"
 
-    assert try_change("cpu/softmax.h", stale) == "several-tiles"
 
-
-def test_kernels_without_a_mistake_are_not_found():
-    assert try_change("cpu/softmax.h", lambda text: text + "\n") == SAME_CODE
+def test_kernels_without_a_mistake_are_not_found(worker):
+    assert worker.faults_of_the_unchanged(["plain"]) == []
+    text = text_of("cpu/softmax.h")
+    assert worker.try_change("cpu/softmax.h", text + "\n") == SAME_CODE
     # The same numbers by other code.
-    same = try_change(
-        "cpu/softmax.h", lambda text: replaced(text, r"if \(now > largest\[r\]\)", "if (now >= largest[r])")
-    )
-    assert same == SURVIVED
+    same = replaced(text, r"if \(now > largest\[r\]\)", "if (now >= largest[r])")
+    assert worker.try_change("cpu/softmax.h", same) == SURVIVED
+
+
+def test_kernels_that_fail_as_they_are_are_no_measure(tmp_path):
+    shutil.copytree(INCLUDE, tmp_path / "include")
+    header = tmp_path / "include" / "fagen" / "cpu" / "softmax.h"
+    header.write_text(replaced(header.read_text(), r"largest\[r\] = now;", ""))
+    with Worker(tmp_path / "include") as worker:
+        assert worker.faults_of_the_unchanged(["plain"]) == ["plain, with no mistake in it: several-tiles"]
 
 
 def test_mutants_of_a_line():
@@ -64,11 +87,35 @@ def test_mutants_of_a_line():
     assert all(mutant.function == "f" and mutant.number == 2 for mutant in mutants("x.h", text))
 
 
-def test_equivalent_mutants_are_listed_once_each_with_a_reason():
-    listed = program.equivalents()
-    assert all(reason.strip() for reason in listed.values())
-    unknown = listed.keys() - {mutant.key for mutant in every}
-    assert not unknown, f"no such mutants any more: {sorted(unknown)}"
+def test_a_list_of_equivalent_mutants(tmp_path):
+    (tmp_path / "some.toml").write_text(
+        """
+        [[equivalent]]
+        reason = "one"
+        mutants = ['x.h: f: a => b']
+        patterns = ['x\\.h: g: .* => .*']
+        """
+    )
+    found = lists.listed(tmp_path)
+    assert found.named("x.h: f: a => b") and found.reason("x.h: f: a => b") == "one"
+    assert not found.named("x.h: g: a => b") and found.reason("x.h: g: a => b") == "one"
+    assert found.reason("y.h: x.h: g: a => b") is None
+    assert found.matching_nothing(["x.h: g: a => b"]) == ["x.h: f: a => b"]
+    assert found.matching_nothing(["x.h: f: a => b"]) == [r"x\.h: g: .* => .*"]
+
+
+@pytest.mark.parametrize(
+    "fault", ["reason = ''\nmutants = ['a']", "reason = 'r'\nmutants = ['a', 'a']", "mutant = ['a']"]
+)
+def test_a_wrong_list_of_equivalent_mutants_is_refused(tmp_path, fault):
+    (tmp_path / "some.toml").write_text(f"[[equivalent]]\n{fault}\n")
+    with pytest.raises(ValueError, match=r"listed twice: a|some.toml: a group has a reason"):
+        lists.listed(tmp_path)
+
+
+def test_what_is_listed_as_equivalent_exists():
+    unknown = lists.listed().matching_nothing(mutant.key for mutant in every)
+    assert not unknown, f"no such mutants: {unknown}"
 
 
 @pytest.mark.nightly  # two places of a kernel that read alike still share a key
@@ -87,12 +134,11 @@ every = program.all_mutants()
 chosen = program.sample(every, SAMPLE, SEED)
 
 
-@pytest.mark.nightly  # until those that survive in kernels have their reasons in equivalent.toml
+@pytest.mark.nightly  # until those that survive in kernels have their reasons in equivalent/
 @pytest.mark.parametrize("mutant", chosen, ids=[f"{m.file}:{m.function}:{n}" for n, m in enumerate(chosen)])
-def test_a_mutant_is_found_or_known_to_be_equivalent(mutant):
-    trial = try_mutant(mutant)
-    if mutant.key in program.equivalents():
-        assert trial.outcome in (SURVIVED, SAME_CODE)
+def test_a_mutant_is_found_or_known_to_be_equivalent(worker, mutant):
+    outcome, known = worker.try_mutant(mutant).outcome, lists.listed()
+    if known.named(mutant.key):
+        assert outcome in (SURVIVED, SAME_CODE)
     else:
-        assert trial.outcome != SURVIVED, mutant.key
-        assert trial.outcome != OTHER_TILES or "cpu/" not in mutant.file
+        assert outcome != SURVIVED or known.reason(mutant.key), mutant.key

@@ -4,29 +4,26 @@
     python tests/cpu/mutation/run.py --sample 40         some, chosen by --seed
     python tests/cpu/mutation/run.py --only forward:rich --function attend_block
 
-Exits with 1 if a mutant survived that equivalent.toml does not list, or one is listed there that no longer exists
-or was found.
+Exits with 1 if a mutant survived that equivalent/*.toml do not list, if one is listed there that no longer exists or
+was found, or if the kernels fail the check as they are.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import multiprocessing
 import sys
-import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from listed import listed  # noqa: E402
 from mutate import Mutant, mutants  # noqa: E402
+from outcomes import HEADERS, KINDS, SAME_CODE, SURVIVED  # noqa: E402
 from subjects import SUBJECTS  # noqa: E402
-from trial import HEADERS, INCLUDE, OTHER_TILES, SAME_CODE, SURVIVED, Trial, try_mutant  # noqa: E402
-
-KINDS = (SURVIVED, SAME_CODE, OTHER_TILES, "not C++", "crashed", "hung")
-LIST = Path(__file__).with_name("equivalent.toml")
+from workers import Worker, text_of, trials  # noqa: E402
 
 
 def all_mutants() -> list[Mutant]:
@@ -43,7 +40,7 @@ def all_mutants() -> list[Mutant]:
                     seen.add(place)
                     found.append(mutant)
     for header in HEADERS:
-        found += mutants(header, (INCLUDE / header).read_text())
+        found += mutants(header, text_of(header))
     return found
 
 
@@ -54,19 +51,6 @@ def sample(every: list[Mutant], count: int, seed: int) -> list[Mutant]:
         return hashlib.sha256(f"{seed} {mutant.key}".encode()).hexdigest()
 
     return sorted(every, key=rank)[:count]
-
-
-def equivalents() -> dict[str, str]:
-    """The reason why each listed mutant computes what the kernel does, by the mutant's key."""
-    groups = tomllib.loads(LIST.read_text())["equivalent"]
-    return {key: group["reason"] for group in groups for key in group["mutants"]}
-
-
-def trials(chosen: Sequence[Mutant], jobs: int) -> Iterator[Trial]:
-    """Try them, ``jobs`` at a time."""
-    # Forked, so that modules are imported once; nothing here has started a thread.
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap_unordered(try_mutant, chosen)
 
 
 def main() -> int:
@@ -86,6 +70,11 @@ def main() -> int:
     ]
     if options.sample is not None:
         chosen = sample(chosen, options.sample, options.seed)
+    with Worker() as worker:
+        faults = worker.faults_of_the_unchanged(list(SUBJECTS))
+    if faults:
+        print(*faults, sep="\n")
+        return 1
     count, wrong = judge(chosen, every, options.jobs, verbose=options.verbose)
     print(", ".join(f"{number} {kind}" for kind, number in count.most_common()) or "no mutants")
     print(*wrong, sep="\n")
@@ -96,21 +85,19 @@ def judge(
     chosen: Sequence[Mutant], every: Sequence[Mutant], jobs: int, *, verbose: bool = False
 ) -> tuple[Counter[str], list[str]]:
     """Try them: how many ended how, and, in a line each, what is not as the list of equivalent mutants has it."""
-    listed = equivalents()
+    known = listed()
     count: Counter[str] = Counter()
-    wrong = [
-        f"listed as equivalent, but there is no such mutant: {key}" for key in listed.keys() - {m.key for m in every}
-    ]
+    wrong = [f"listed, but matches no mutant: {name}" for name in known.matching_nothing(m.key for m in every)]
     for trial in trials(chosen, jobs):
-        known = trial.mutant.key in listed
+        key = trial.mutant.key
         kind = trial.outcome if trial.outcome in KINDS else "found"
-        count["equivalent" if kind == SURVIVED and known else kind] += 1
-        if kind == SURVIVED and not known:
-            wrong.append(f"survived: {trial.mutant.key}")
-        if known and kind not in (SURVIVED, SAME_CODE):
-            wrong.append(f"listed as equivalent, but {trial.outcome}: {trial.mutant.key}")
+        count["equivalent" if kind == SURVIVED and known.reason(key) else kind] += 1
+        if kind == SURVIVED and not known.reason(key):
+            wrong.append(f"survived: {key}")
+        if known.named(key) and kind not in (SURVIVED, SAME_CODE):
+            wrong.append(f"listed as equivalent, but {trial.outcome}: {key}")
         if verbose:
-            print(f"{trial.outcome}, {trial.seconds:.1f} s: {trial.mutant.key}", flush=True)
+            print(f"{trial.outcome}, {trial.seconds:.1f} s: {key}", flush=True)
     return count, wrong
 
 

@@ -1,114 +1,77 @@
-"""One mutant's trial: compiled, loaded in a process of its own, and run through the check's cases until one fails."""
+"""Tries changed kernels: each compiled, loaded in a process of its own, and run through the check's cases.
+
+    python tests/cpu/mutation/trial.py HEADERS
+
+answers requests on stdin, one JSON object a line, with outcomes on stdout: workers.py starts it. HEADERS is a folder
+with a copy of templates/include.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import select
-import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
 import torch
-from mutate import Mutant
+from outcomes import CRASHED, HEADERS, HUNG, NOT_CPP, OTHER_TILES, SAME_CODE, SURVIVED
 from subjects import SUBJECTS, Called, Subject
 
-from fagen.resources import templates_dir
 from fagen.runtime.check.call import MemoryFault, forward, forward_and_backward
 from fagen.runtime.check.visits import visit_fault
 from fagen.toolchain import find_compiler
 
-# A copy, so that an edit during a run is not taken for a mutant's doing.
-_COPY = tempfile.TemporaryDirectory(prefix="fagen-mutation-")
-INCLUDE = Path(shutil.copytree(templates_dir() / "include", Path(_COPY.name) / "include")) / "fagen"
-SECONDS = 30.0  # a mutant that runs longer hangs
-_BYTES = 6 << 30
+SECONDS = 20.0  # a mutant that runs longer hangs
+_BYTES = 6 << 30  # and one that takes so much more memory than there was fails
 
-SURVIVED, SAME_CODE, OTHER_TILES = "survived", "same code", "other tiles"
+_originals = tempfile.TemporaryDirectory(prefix="fagen-originals-")
+_include = Path()  # of main's argument
 
 
-@dataclass(frozen=True)
-class Trial:
-    """How a mutant ended.
-
-    "survived"; "same code" (it compiles to the very same); "other tiles" (it computes the same, but visits or masks
-    more tiles than it need, as its tile counts say: slower, not wrong); "not C++"; "crashed"; "hung"; or the name of
-    the case that found it.
-    """
-
-    mutant: Mutant
-    outcome: str
-    seconds: float
-
-    @property
-    def survived(self) -> bool:
-        return self.outcome == SURVIVED
+def try_unchanged(name: str) -> str:
+    """How a subject's kernels as they are end: not "survived" where the check or the machine is at fault."""
+    return _run(SUBJECTS[name], original(SUBJECTS[name]))
 
 
-# math.h, array.h and bounds.h have tests of their own (tests/build/test_expr_*, tests/unit/test_expr_*).
-HEADERS = tuple(
-    f"cpu/{name}.h"
-    for name in (
-        "element",
-        "gemm",
-        "gradient",
-        "nonfinite",
-        "pack",
-        "pairs",
-        "param_gradient",
-        "softmax",
-        "turn",
-        "work",
-    )
-    if (INCLUDE / "cpu" / f"{name}.h").exists()
-)
-
-
-def try_mutant(mutant: Mutant) -> Trial:
-    """Try a mutant of the program's."""
-    begun = time.monotonic()
-    return Trial(mutant, try_change(mutant.file, mutant.applied), time.monotonic() - begun)
-
-
-def try_change(file: str, change: Callable[[str], str]) -> str:
-    """How a changed file ends: on the subject named after the colon of a kernel's file, on all for a header's."""
+def try_change(file: str, text: str) -> str:
+    """How ``file`` with this text ends: a kernel on the subject that it names, a header on all."""
     names = [file.partition(":")[2]] if ":" in file else list(SUBJECTS)
     outcomes = []
     for name in names:
-        outcomes.append(_try_on(SUBJECTS[name], file, change))
+        outcomes.append(_try_on(SUBJECTS[name], file, text))
         if outcomes[-1] not in (SURVIVED, SAME_CODE):
             break
     # Other than on the last subject, it survived or changed nothing.
     return SURVIVED if outcomes[-1] == SAME_CODE and SURVIVED in outcomes else outcomes[-1]
 
 
-def _try_on(subject: Subject, file: str, change: Callable[[str], str]) -> str:
+def _try_on(subject: Subject, file: str, changed_text: str) -> str:
     with tempfile.TemporaryDirectory(prefix="fagen-mutant-") as name:
         folder = Path(name)
         libraries = dict(original(subject))
         changed = False
         for direction in ("forward", "backward"):
             if file in HEADERS:
-                header = file
-                if f'"fagen/{header}"' not in _expanded(subject, direction):
+                if f'"fagen/{file}"' not in _expanded(subject, direction):
                     continue
-                overlay = folder / "include" / "fagen" / header
+                overlay = folder / "include" / "fagen" / file
                 overlay.parent.mkdir(parents=True, exist_ok=True)
-                overlay.write_text(change((INCLUDE / header).read_text()))
+                overlay.write_text(changed_text)
                 text = subject.sources[direction].text
             elif file.startswith(f"{direction}:"):
-                text = change(subject.sources[direction].text)
+                text = changed_text
             else:
                 continue
             path = _compile(subject, direction, text, folder)
             if path is None:
-                return "not C++"
+                return NOT_CPP
             if path.read_bytes() != libraries[direction].read_bytes():
                 changed = True
                 libraries[direction] = path
@@ -126,7 +89,7 @@ def _expanded(subject: Subject, direction: str) -> str:
             if line.startswith('#include "fagen/'):
                 name = line.split('"')[1]
                 if name not in seen:
-                    seen[name] = (INCLUDE.parent / name).read_text()
+                    seen[name] = (_include / name).read_text()
                     waiting.append(seen[name])
     return subject.sources[direction].text + "".join(f'"{name}"\n' for name in seen)
 
@@ -134,7 +97,7 @@ def _expanded(subject: Subject, direction: str) -> str:
 @lru_cache
 def original(subject: Subject) -> Mapping[str, Path]:
     """The libraries of the kernels as they are, by direction."""
-    folder = Path(_COPY.name) / f"{subject.variant.name}-{os.getpid()}"
+    folder = Path(_originals.name) / subject.variant.name
     folder.mkdir()
     found = {}
     for direction, source in subject.sources.items():
@@ -166,7 +129,7 @@ def _compile(subject: Subject, direction: str, text: str, folder: Path) -> Path 
     flags = [flag for flag in subject.sources[direction].flags if not flag.startswith(("-O", "-W"))]
     command = [*find_compiler().command, *flags, "-O1", "-w", "-fvisibility=default", "-shared"]
     # Paths relative to the folder, so that equal code gives equal bytes.
-    command += ["-Iinclude", f"-I{INCLUDE.parent}", source.name, "-o", library.name]
+    command += ["-Iinclude", f"-I{_include}", source.name, "-o", library.name]
     done = subprocess.run(command, cwd=folder, capture_output=True, timeout=300)
     return library if done.returncode == 0 else None
 
@@ -181,6 +144,8 @@ def _run(subject: Subject, libraries: Mapping[str, Path]) -> str:
         try:
             # No core files, no swapping, no endless output.
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            most = _address_space() + _BYTES
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
             os.dup2(null, 2)
@@ -191,12 +156,17 @@ def _run(subject: Subject, libraries: Mapping[str, Path]) -> str:
     try:
         ready, _, _ = select.select([receive], [], [], SECONDS)
         if not ready:
-            return "hung"
-        return os.read(receive, 4096).decode() or "crashed"
+            return HUNG
+        return os.read(receive, 4096).decode() or CRASHED
     finally:
         os.close(receive)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def _address_space() -> int:
+    """Bytes that this process has mapped."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def _verdict(subject: Subject, called: Called) -> str:
@@ -221,3 +191,25 @@ def _verdict(subject: Subject, called: Called) -> str:
         for (full, partial), (full_before, partial_before) in zip(now, before, strict=True)
     )
     return OTHER_TILES if more else SURVIVED
+
+
+def main(include: Path) -> None:
+    """Answer what stdin asks, until it ends: how the file of a changed text, or an unchanged subject, does."""
+    global _include
+    _include = include
+    # Before any work: a child that forks off a process with running OpenMP threads would wait for them for ever.
+    torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what else anyone prints is no answer
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "unchanged" in request:
+            outcome = try_unchanged(request["unchanged"])
+        else:
+            outcome = try_change(request["file"], request["text"])
+        answers.write(json.dumps(outcome) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
