@@ -59,6 +59,7 @@ FAULTS = {
     "rows-of-one-batch": "a param's batch index is always 0",
     "no-group-sum": "dk and dv are those of the last query head of a group",
     "no-delta": "the gradient lacks the term from normalising",
+    "coarse-lse": "weights are taken against an lse that float32 rounds by more than a weight's unit",
     "no-score-gradient": "the score change's derivative is taken for 1",
     "no-lse-gradient": "the gradient of lse is dropped",
     "dq-unscaled": "dq lacks the scale",
@@ -250,7 +251,7 @@ class Planted:
         weight = 0.0 if args.sink is None else torch.exp(args.sink[:, None] - safe)
         total = p.sum(-1, keepdim=True) + weight
         # Where a float32 lse says too little, weights are made to add up to 1.
-        total = torch.where(safe.abs() >= 2.0**10, total, 1.0)
+        total = torch.where(safe.abs() >= (math.inf if self.has("coarse-lse") else 2.0**10), total, 1.0)
         p, weight = p / total, weight / total
         d_p = torch.where(allowed, d_o @ args.v.mT, 0.0)
         delta = 0.0 if self.has("no-delta") else (d_o * o).sum(-1, keepdim=True)

@@ -14,12 +14,14 @@ from typing import Any
 # What q, k and v hold.
 #   normal   standard normal numbers
 #   spread   queries whose logits range from a hundredth to hundreds, row by row
-#   large    whole numbers whose scores are exact in float32 and lie around -10^5 or 10^5, row by row
+#   large    scores, exact in float32, around -LARGE, 0 or LARGE, row by row, of which many in a row weigh something
 #   huge     values near the dtype's largest, gradients small: a sum of values overflows unless it is divided in time
 #   drift    all near 1, so that sums grow steadily and accumulating them in few bits shows
 #   uniform  q = k = 0: every admitted key weighs the same, so o prints the mask and lse is log(count)
 #   peaked   each row's largest logit is at a key beside an edge of the mask, on either side of it
 VALUES = ("normal", "spread", "large", "huge", "drift", "uniform", "peaked")
+
+LARGE = 2.0**20
 
 # Which tensor holds something that is no number.
 #   unseen   NaN in every row of K and V that no query may see: nothing may change
@@ -111,13 +113,15 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("uniform", a + 1, 2 * b + 1, 2, 2, 1, values="uniform", runs=True)
     yield Case("peaked", a + 7, 2 * b + 7, 1, 4, 2, values="peaked", lse_gradient=True, runs=True)
     yield Case("spread", a + 5, 2 * b + 3, 1, 2, 2, values="spread", where="slice", lse_gradient=True)
-    yield Case("large", 7, b + 9, 1, 2, 1, values="large")
+    yield Case("large", a + 19, 2 * b + 9, 1, 2, 1, values="large", runs=True, lse_gradient=True)
     yield Case("huge", 5, b + 9, 1, 4, 2, values="huge")
     yield Case("many-tiles", 2, 100 * b + 3, values="drift", runs=True, lse_gradient=True)
     yield Case("many-rows", 100 * a + 3, 2, values="drift", lse_gradient=True)
     yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 1, 6, 2, where="permuted", runs=True)
     yield Case("one-query", 1, 2 * b + 1, 2, 3, 1, where="slice", threads=3)
     yield Case("one-query-whole-tiles", 1, 2 * b, 1, 2, 1)
+    # Under a narrow window, no tile is seen whole but by one row alone that has few keys.
+    yield Case("one-query-short", 1, 64, 1, 2, 1)
     yield Case("one-key", a + 1, 1, 2, 1, 1, where="fence", lse_gradient=True)
     yield Case("one-pair", 1, 1, 1, 2, 1)
     yield Case("broadcast", a // 2 + 2, b // 2 + 2, 2, 4, 2, where="broadcast", runs=True)

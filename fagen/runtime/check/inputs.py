@@ -13,7 +13,7 @@ from ..fakes import DTYPES
 from ..language.nodes import Node
 from ..reference import mask_matrix
 from ..variant import Variant
-from .cases import Case
+from .cases import LARGE, Case
 from .memory import Guarded, place
 from .params import draw_params
 
@@ -49,7 +49,7 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
     source = generator(seed, case.name)
     params = draw_params(variant, trees, case, source)
     q, k, v = _values(variant, case, params, source)
-    sink = torch.randn(case.heads, generator=source) if variant.sink else None
+    sink = _sink(case, source) if variant.sink else None
     d_o = torch.randn(case.batch, case.q_len, case.heads, variant.value_dim, generator=source)
     d_lse = torch.randn(case.batch, case.heads, case.q_len, generator=source) if case.lse_gradient else None
     if case.values == "huge":
@@ -101,16 +101,26 @@ def _values(
         exponents = torch.randint(-6, 7, (case.batch, case.q_len, case.heads, 1), generator=source)
         q = q * 2.0**exponents
     elif case.values == "large":
-        # A row's scores lie around 2 * 256 * 256, its sign the row's, and differ by small whole numbers, so that many
-        # keys weigh something. Every product and sum is a whole number below 2^24, in few bits.
-        q, k = (torch.randint(-1, 2, tensor.shape, generator=source).float() for tensor in (q, k))
-        signs = torch.randint(0, 2, (case.batch, case.q_len, case.heads, 1), generator=source) * 2.0 - 1.0
-        q[..., :2], k[..., :2] = 256.0 * signs, 256.0
+        # A row's scores are -LARGE, 0 or LARGE, and a whole number of a few units. Every product and sum is a whole
+        # number below 2^24, in few bits.
+        share = (3.0 / dim) ** 0.5
+        q, k = (tensor.sign() * (torch.rand(tensor.shape, generator=source) < share) for tensor in (q, k))
+        signs = torch.randint(-1, 2, (case.batch, case.q_len, case.heads, 1), generator=source)
+        q[..., :2], k[..., :2] = 512.0 * signs, LARGE / 2.0 / 512.0
     elif case.values == "drift":
         q, k, v = (1.0 + tensor / 4.0 for tensor in (q, k, v))
     elif case.values == "peaked" and k.numel() and q.numel():
         q = _peaked(variant, case, params, k, source)
     return q, k, v
+
+
+def _sink(case: Case, source: torch.Generator) -> Tensor:
+    """[H]. Where scores are large, it is as large, so that it weighs something in some rows."""
+    sink = torch.randn(case.heads, generator=source)
+    if case.values != "large":
+        return sink
+    signs = 1.0 - 2.0 * (torch.arange(case.heads) % 2)
+    return LARGE * signs + (2.0 + sink).round()
 
 
 def _peaked(variant: Variant, case: Case, params: dict[str, Tensor], k: Tensor, source: torch.Generator) -> Tensor:

@@ -3,7 +3,8 @@
 A first-order account of where an honest kernel rounds, terms added as independent errors add (root of the sum of
 squares), in units of one rounding in the variant's dtype; float32 roundings count by the ratio of the two units.
 
-    x     float32: as large as the scores, the products summed for them, and the derivative of the user's expression
+    x     float32: as large as the scores, the products summed for them, and the derivative of the user's expression;
+          nothing where all of these are exact
     o     weights rounded to the dtype, then o; and what an error of x moves: P_ij δx_ij (v_j - o_i)
     dx    P_ij (dP_ij - δ_i + d_lse_i), where δ_i = d_o_i · o_i is computed from an o that was rounded
     dq    Σ_j dx_ij dx/ds_ij k_j, each dx rounded to the dtype; dk, dv, d_sink and params likewise
@@ -34,7 +35,7 @@ _DRAWS = 4  # of random signs, to size the sums that make up a param's gradient
 _SUMMING = 0.125
 # A kernel makes up for the rounding of an lse that is as large as this.
 _COARSE = 2.0**10
-# A score errs by a few roundings of its own size, of the 32 that the unit for float32 stands for.
+# A score that is not exact errs by a few roundings of its own size, of the 32 that the unit for float32 stands for.
 _SCORING = 0.25
 _LEAST = 2.0**-60  # what float32 squares can tell from 0
 
@@ -146,6 +147,8 @@ class Sizes:
         gathered = args.scale * (q.square() @ k.square().mT).sqrt()
         noise = _SCORING * (_clean(x.detach()).abs() + slope.abs() * (_clean(s.detach()).abs() + gathered))
         noise = torch.where(p > 0, noise, 0.0)
+        if self._exact(block, s.detach(), x.detach(), p > 0):
+            noise = torch.zeros_like(noise)
 
         moved = (p * noise).square()
         around = moved @ v.square() - 2 * o * (moved @ v) + o.square() * moved.sum(-1, keepdim=True)
@@ -162,7 +165,8 @@ class Sizes:
         # One number a row, so it does not average out: three times, as a sum of many roundings has no sharp bound.
         delta_rounded = 3.0 * (d_o.square() * (size_o + o.square() / 4.0)).sum(-1, keepdim=True).sqrt()
         # What the weights of a row have in common: how lse moves with the scores, and how it is rounded.
-        common = moved.sum(-1, keepdim=True).sqrt() + _clean(lse).abs().clamp(max=_COARSE)
+        rounded = torch.where(lse.abs() < _COARSE, lse.abs(), 0.0)
+        common = moved.sum(-1, keepdim=True).sqrt() + rounded
         drift = 1.0 + fine * (noise + common)
         exact = (d_o @ v.mT - delta + d_lse).abs()
         steep = p * (slope.abs() + fine)
@@ -185,6 +189,22 @@ class Sizes:
                 for name, gradient in zip(wanted, found, strict=True):
                     if gradient is not None:
                         self.params[name] += _clean(gradient).square() / _DRAWS
+
+    def _exact(self, block: _Block, s: Tensor, x: Tensor, counted: Tensor) -> bool:
+        """Whether no score that counts was rounded on the way: whole numbers that float32 holds, of which float64 makes
+        the very same scores."""
+        q, k = block.q, block.k
+        if not (q == q.round()).all() or not (k == k.round()).all() or (q.abs() @ k.abs().mT >= 2.0**24).any():
+            return False
+        _, score = trees(self.variant)
+        products = self.args.scale * (q.double() @ k.double().mT)
+        exact = products
+        if score is not None:
+            params = {name: t.double() if t.is_floating_point() else t for name, t in self.args.params.items()}
+            names = {**block.names, "s": products}
+            exact = Evaluator(names, params, torch.float64)(score).double().expand(s.shape)
+        same = (products.float() == products) & (exact.float() == exact) & (exact == x)
+        return bool((same | ~counted).all())
 
     def _signs(self, shape: torch.Size) -> Tensor:
         return torch.randint(0, 2, shape, generator=self.draws) * 2.0 - 1.0

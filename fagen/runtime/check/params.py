@@ -18,6 +18,7 @@ from ..language.nodes import Binary, Call, Compare, Conditional, Name, Node, Num
 from ..variant import Param, Variant
 from .cases import Case
 
+_STEPS = 8.0  # numbers a unit beside large scores: so fine that float32 holds their sums
 _POSITIONS = {"q", "kv", "i", "j", "q_len", "kv_len"}
 
 Range = tuple[int, int]
@@ -81,7 +82,11 @@ def _draw(param: Param, use: Usage, shape: tuple[int, ...], case: Case, generato
     longest = max(case.q_len, case.kv_len)
     if dtype.is_floating_point:
         size = 1.0 / 16.0 if use.grows else 1.0
-        return (torch.randn(shape, generator=generator) * size).to(dtype)
+        values = torch.randn(shape, generator=generator) * size
+        if case.values == "large":
+            steps = (values * _STEPS).round()
+            values = torch.where(steps == 0, values.sign(), steps) / _STEPS
+        return values.to(dtype)
     if param.dtype == "bool":
         low, high = 0, 2
     elif use.position:
