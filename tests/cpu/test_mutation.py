@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent / "mutation"))
 import listed as lists  # noqa: E402  of tests/cpu/mutation
 import run as program  # noqa: E402
 from mutate import mutants  # noqa: E402
-from outcomes import SAME_CODE, SURVIVED  # noqa: E402
+from outcomes import SAME_CODE, SURVIVED, over_all  # noqa: E402
 from workers import INCLUDE, Worker, text_of  # noqa: E402
 
 SAMPLE = int(os.environ.get("FAGEN_MUTANTS", "30"))
@@ -111,6 +111,16 @@ def test_a_wrong_list_of_equivalent_mutants_is_refused(tmp_path, fault):
     (tmp_path / "some.toml").write_text(f"[[equivalent]]\n{fault}\n")
     with pytest.raises(ValueError, match=r"listed twice: a|some.toml: a group has a reason"):
         lists.listed(tmp_path)
+
+
+def test_a_change_of_several_kernels_is_found_if_one_shows_it():
+    tried = iter([SAME_CODE, SURVIVED, SAME_CODE, "huge", "tile"])
+    assert over_all(tried) == "huge" and next(tried) == "tile"
+    assert over_all([SAME_CODE, SURVIVED, SAME_CODE]) == SURVIVED
+    assert over_all([SAME_CODE, SAME_CODE]) == SAME_CODE
+    shared = next(mutant for mutant in every if mutant.function == "attend_block" and mutant.also)
+    assert shared.file == "forward:rich"
+    assert all(also.file.startswith("forward:") and also.after == shared.after for also in shared.also)
 
 
 def test_what_is_listed_as_equivalent_exists():

@@ -17,7 +17,8 @@ class Mutant:
     """``file`` with line ``number`` (from 1) changed from ``before`` to ``after``, in function ``function``.
 
     ``file`` is a kernel, as ``forward:rich``, or a header's name, as ``cpu/softmax.h``. ``nth`` counts, from 1, equal
-    lines of a function.
+    lines of a function. ``also`` are the same mistakes in other kernels that have the line: one mutant, which is found
+    if it is found in one of them.
     """
 
     file: str
@@ -26,6 +27,7 @@ class Mutant:
     before: str
     after: str
     nth: int = 1
+    also: tuple[Mutant, ...] = ()
 
     @property
     def key(self) -> str:

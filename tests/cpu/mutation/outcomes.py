@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 SURVIVED = "survived"
 SAME_CODE = "same code"  # it compiles to the very same
 # It computes the same, but visits or masks more tiles than it need, as its tile counts say: slower, not wrong.
@@ -26,3 +28,14 @@ HEADERS = tuple(
         "work",
     )
 )
+
+
+def over_all(outcomes: Iterable[str]) -> str:
+    """How a change ends that was tried in several kernels; no more are tried than until one finds it."""
+    last = ""
+    survived = False
+    for last in outcomes:
+        if last not in (SURVIVED, SAME_CODE):
+            return last
+        survived |= last == SURVIVED
+    return SURVIVED if survived else last

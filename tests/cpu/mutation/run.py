@@ -3,6 +3,7 @@
     python tests/cpu/mutation/run.py                     all of them (an hour or so on two cores)
     python tests/cpu/mutation/run.py --sample 40         some, chosen by --seed
     python tests/cpu/mutation/run.py --only forward:rich --function attend_block
+    python tests/cpu/mutation/run.py --keys FILE         those that it names, a key a line
 
 Exits with 1 if a mutant survived that equivalent/*.toml do not list, if one is listed there that no longer exists or
 was found, or if the kernels fail the check as they are.
@@ -15,6 +16,7 @@ import hashlib
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -27,18 +29,16 @@ from workers import Worker, text_of, trials  # noqa: E402
 
 
 def all_mutants() -> list[Mutant]:
-    """Of every subject's kernels and of the headers; what subjects or directions share is mutated in the first."""
-    found: list[Mutant] = []
-    seen: set[tuple[str, ...]] = set()
+    """Of every subject's kernels and of the headers; what subjects or directions share counts once, for the first."""
+    alike: dict[tuple[str, ...], list[Mutant]] = {}
     for name, subject in SUBJECTS.items():
         for direction, source in subject.sources.items():
             for mutant in mutants(f"{direction}:{name}", source.text):
                 # The two kernels of a variant ask the same mask of the same tiles.
                 side = "" if mutant.function in ("mask_test", "tile_test") else direction
                 place = (side, mutant.function, str(mutant.nth), mutant.before, mutant.after)
-                if place not in seen:
-                    seen.add(place)
-                    found.append(mutant)
+                alike.setdefault(place, []).append(mutant)
+    found = [replace(first, also=tuple(others)) for first, *others in alike.values()]
     for header in HEADERS:
         found += mutants(header, text_of(header))
     return found
@@ -59,14 +59,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of that choice")
     parser.add_argument("--only", help="a file, as forward:rich or cpu/softmax.h")
     parser.add_argument("--function")
+    parser.add_argument("--keys", type=Path, help="a file of mutants' keys, one a line")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--verbose", action="store_true", help="a line for each mutant")
     options = parser.parse_args()
     every = all_mutants()
+    keys = None if options.keys is None else options.keys.read_text().splitlines()
     chosen = [
         mutant
         for mutant in every
-        if options.only in (None, mutant.file) and options.function in (None, mutant.function)
+        if options.only in (None, mutant.file)
+        and options.function in (None, mutant.function)
+        and (keys is None or mutant.key in keys)
     ]
     if options.sample is not None:
         chosen = sample(chosen, options.sample, options.seed)

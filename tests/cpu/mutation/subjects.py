@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,21 @@ from fagen.runtime.variant import Param, Tiles, Variant  # noqa: E402
 
 @dataclass(frozen=True)
 class Subject:
-    """A variant whose kernels are mutated. Tiles are small, so that few numbers cross many tiles."""
+    """A variant whose kernels are mutated. Tiles are small, so that few numbers cross many tiles.
+
+    A work item of its backward kernel has at most ``keys`` keys, in blocks of ``block``.
+    """
 
     variant: Variant
+    keys: int
+    block: int
 
     @cached_property
     def plan(self) -> Plan:
         """How it is built here."""
-        return plan(self.variant, "cpu", spec="mutation")
+        made = plan(self.variant, "cpu", spec="mutation")
+        # The planner's blocks are as large as these tiles, and its items so many that none would have several blocks.
+        return replace(made, backward=replace(made.backward, tile_kv=self.keys, block_kv=self.block, enough=2))
 
     @cached_property
     def sources(self) -> dict[str, Source]:
@@ -145,8 +152,8 @@ class _Call(torch.autograd.Function):
         return (None, None, found["dq"], found["dk"], found["dv"], found.get("d_sink"), *rest)
 
 
-def _subject(name: str, head_dim: int, dtype: str, tiles: Tiles, **fields: Any) -> Subject:
-    return Subject(variant(name, head_dim, dtype, backward=True, tiles=tiles, **fields))
+def _subject(name: str, head_dim: int, dtype: str, tiles: Tiles, keys: int, block: int, **fields: Any) -> Subject:
+    return Subject(variant(name, head_dim, dtype, backward=True, tiles=tiles, **fields), keys, block)
 
 
 SUBJECTS: dict[str, Subject] = {
@@ -158,6 +165,8 @@ SUBJECTS: dict[str, Subject] = {
             24,
             "f32",
             Tiles(q=12, kv=32),
+            keys=96,
+            block=32,
             value_dim=40,
             mask="causal and doc[b, q] == doc[b, kv]",
             score="(s / 2 if q - kv > 2 else s) + slope[h] * (kv - q)",
@@ -170,11 +179,24 @@ SUBJECTS: dict[str, Subject] = {
             40,
             "bf16",
             Tiles(q=12, kv=64),
-            mask="abs(q - kv) <= 20",
+            keys=64,
+            block=32,
+            mask="abs(q - kv) <= 30",
             score="s + rel[h, q - kv + kv_len] + bias[b, h, kv]",
             params=(Param("rel", "f32", ("H", "n"), True), Param("bias", "bf16", ("B", "H", "n"), True)),
         ),
         # No mask, scores as they are; f16.
-        _subject("plain", 16, "f16", Tiles(q=12, kv=32)),
+        _subject("plain", 16, "f16", Tiles(q=12, kv=32), keys=128, block=32),
+        # Panels of keys, of which the mask leaves every other, and panels of values.
+        _subject(
+            "panels",
+            40,
+            "bf16",
+            Tiles(q=12, kv=160),
+            keys=160,
+            block=32,
+            value_dim=72,
+            mask="causal and kv // 32 % 2 == 0",
+        ),
     )
 }

@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from outcomes import CRASHED, HEADERS, HUNG, NOT_CPP, OTHER_TILES, SAME_CODE, SURVIVED
+from outcomes import CRASHED, HEADERS, HUNG, NOT_CPP, OTHER_TILES, SAME_CODE, SURVIVED, over_all
 from subjects import SUBJECTS, Called, Subject
 
 from fagen.runtime.check.call import MemoryFault, forward, forward_and_backward
@@ -43,13 +43,7 @@ def try_unchanged(name: str) -> str:
 def try_change(file: str, text: str) -> str:
     """How ``file`` with this text ends: a kernel on the subject that it names, a header on all."""
     names = [file.partition(":")[2]] if ":" in file else list(SUBJECTS)
-    outcomes = []
-    for name in names:
-        outcomes.append(_try_on(SUBJECTS[name], file, text))
-        if outcomes[-1] not in (SURVIVED, SAME_CODE):
-            break
-    # Other than on the last subject, it survived or changed nothing.
-    return SURVIVED if outcomes[-1] == SAME_CODE and SURVIVED in outcomes else outcomes[-1]
+    return over_all(_try_on(SUBJECTS[name], file, text) for name in names)
 
 
 def _try_on(subject: Subject, file: str, changed_text: str) -> str:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from mutate import Mutant
-from outcomes import SURVIVED
+from outcomes import SURVIVED, over_all
 from subjects import SUBJECTS
 
 from fagen.resources import templates_dir
@@ -77,7 +77,9 @@ class Worker:
     def try_mutant(self, mutant: Mutant) -> Trial:
         """How a mutant ends."""
         begun = time.monotonic()
-        outcome = self.try_change(mutant.file, mutant.applied(text_of(mutant.file)))
+        outcome = over_all(
+            self.try_change(each.file, each.applied(text_of(each.file))) for each in (mutant, *mutant.also)
+        )
         return Trial(mutant, outcome, time.monotonic() - begun)
 
     def faults_of_the_unchanged(self, names: Sequence[str]) -> list[str]:
