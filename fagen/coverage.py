@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from .build.cache import Cache, locate_cache
-from .build.compile import Unit, compile_units
+from .build.compile import Unit, compile_units, object_of
 from .build.keys import Headers, object_key, read_headers
 from .build.link import link_library
 from .build.module_job import host_unit
 from .build.progress import Progress
+from .build.published import write_manifest
 from .errors import FagenError
 from .plan import Plan
 from .render import source_name
@@ -77,7 +78,7 @@ class _Copy:
         self.compiler, self.ninja, self.torch = find_compiler(), find_ninja(), find_torch()
         self.gcov = find_gcov(self.compiler)
         self.manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        self.folder, self.counts = private / self.manifest["name"], private / "counts"
+        self.folder, self.work, self.counts = private / self.manifest["name"], private / "work", private / "counts"
         headers = read_headers(folder / "sources" / "include")
         self.headers = headers
         plans = [Plan.from_json(entry["plan"]) for entry in self.manifest["variants"]]
@@ -94,7 +95,7 @@ class _Copy:
         sources = self.original / "sources"
         host = host_unit((sources / "binding.cpp").read_text(encoding="utf-8"), self.headers, self.compiler, self.torch)
         units = [host, *(unit for group in self.kernels.values() for unit in group)]
-        work = self.private / "work"
+        work = self.work
         work.mkdir()
         compile_units(
             units,
@@ -109,9 +110,10 @@ class _Copy:
         )
         library = self.manifest["library"]
         shutil.copytree(self.original, self.folder, ignore=shutil.ignore_patterns(library, "sources", "__pycache__"))
-        inputs = [sources / "name.cpp", *(self.cache.object_path(unit.key) for unit in units)]
+        inputs = [sources / "name.cpp", *(object_of(unit, work) for unit in units)]
         flags = (f"-L{self.torch.library_dir}", *LINK_FLAGS, "--coverage")
         link_library(self.folder / library, inputs, flags, self.compiler, self.private / "failed")
+        write_manifest(self.folder, self.manifest)
         self.counts.mkdir()
 
     def lines(self, report: VariantReport) -> Lines:
@@ -134,7 +136,7 @@ class _Copy:
         notes = self.counts / f"{unit.key}.gcno"
         if not notes.with_suffix(".gcda").exists():  # gcov would take it for a program that never ran
             return {}
-        shutil.copyfile(self.cache.notes_path(unit.key), notes)
+        shutil.copyfile(object_of(unit, self.work).with_suffix(".gcno"), notes)
         (self.counts / unit.file).write_text(unit.text, encoding="utf-8")  # llvm-cov prints it
         command = [*self.gcov, *_FORMATS[self.compiler.kind], notes.name]
         try:

@@ -78,6 +78,6 @@ class CheckError(FagenError):
 
 
 class LockError(FagenError):
-    """Another builder holds the module, or the output folder cannot be written."""
+    """A folder cannot be written, its disk is full, or it holds what no build made."""
 
     exit_code = 7

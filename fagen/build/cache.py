@@ -8,7 +8,6 @@ failure fails its hashes and counts as none. Nothing is written by a lookup.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import stat
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LockError, Problem
+from .compile_unit import put, read_entry
 
-DEFAULT_CACHE = "~/.cache/fagen"
 _LIMIT_BYTES = 2 << 30
 _ABANDONED_SECONDS = 3600.0
 
@@ -36,9 +35,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Entry:
-    """A compiled object: its file, and what compiling it took."""
+    """A compiled object, what gcov needs to know of it if it counts lines, and what compiling it took."""
 
-    path: Path
+    data: bytes
+    notes: bytes | None
     cost: Cost
 
 
@@ -52,23 +52,13 @@ class Cache:
         """Where the object of ``key`` is, or will be."""
         return self.root / "objects" / key[:2] / f"{key}.o"
 
-    def notes_path(self, key: str) -> Path:
-        """Where what gcov needs to know of that object is, if it counts lines."""
-        return self.object_path(key).with_suffix(".gcno")
-
     def lookup(self, key: str) -> Entry | None:
-        """The object of ``key``, if it is there and whole."""
-        path = self.object_path(key)
-        try:
-            record = json.loads(path.with_suffix(".json").read_bytes())
-            if hashlib.sha256(path.read_bytes()).hexdigest() != record["sha256"]:
-                return None
-            notes = record.get("notes_sha256")
-            if notes and hashlib.sha256(self.notes_path(key).read_bytes()).hexdigest() != notes:
-                return None
-            return Entry(path, Cost(float(record["seconds"]), float(record["peak_mb"])))
-        except (OSError, ValueError, KeyError, TypeError):
+        """The object of ``key``, if it is there and whole. Its bytes: the file may be trimmed at any time."""
+        found = read_entry(self.object_path(key))
+        if found is None:
             return None
+        record, data, notes = found
+        return Entry(data, notes, Cost(record["seconds"], record["peak_mb"]))
 
     def touch(self, keys: Iterable[str]) -> None:
         """Mark objects as used now, so that :meth:`trim` keeps them."""
@@ -163,14 +153,7 @@ def locate_cache(environ: Mapping[str, str] | None = None) -> Cache:
 def write_atomically(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path`` so that a reader sees the old file or the new one, never a part."""
     _make_private(path.parent)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    put(path, data)
 
 
 def _make_private(folder: Path) -> None:

@@ -18,9 +18,11 @@ from ..toolchain import Compiler
 from . import compile_unit
 from .budget import DEFAULT_PEAK_MB, job_limit
 from .cache import Cache, Cost
+from .compile_unit import write_object
 from .failure import Failure, compile_error
 from .keys import Headers
 from .progress import Progress
+from .room import require_room
 
 _POLL_SECONDS = 0.05
 
@@ -64,10 +66,10 @@ def compile_units(
     jobs: int | None,
     progress: Progress,
 ) -> Compiled:
-    """Bring the object of every unit into the cache.
+    """Bring the object of every unit into ``work``, this build's private folder, and into the cache.
 
-    ``work`` is this build's private folder; ``failed`` is where the source of a unit that does not compile is kept.
-    Raises :class:`CompileError` with the first error of the first unit that a compiler refuses.
+    ``failed`` is where the source of a unit that does not compile is kept. Raises :class:`CompileError` with the first
+    error of the first unit that a compiler refuses, and OSError if a disk is full.
     """
     result = Compiled()
     missing = []
@@ -76,6 +78,7 @@ def compile_units(
         if entry is None:
             missing.append(unit)
         else:
+            write_object(object_of(unit, work), entry.data, entry.notes)
             result.cached[unit.label] = entry.cost
     if not missing:
         return result
@@ -87,18 +90,19 @@ def compile_units(
     result.jobs = job_limit((cost.peak_mb for cost in expected.values()), asked=jobs)
     _write_inputs(work, missing, headers, compiler, cache)
     progress.stage("compile", len(missing))
-    failure = _run_ninja(work, missing, ninja, cache, result, progress)
+    failure = _run_ninja(work, missing, ninja, result, progress)
     cache.remember(result.made)
     if failure is not None:
         raise compile_error(failure, failed)
-    lost = [unit.label for unit in missing if cache.lookup(unit.key) is None]
-    if lost:
-        raise ToolchainError(
-            Problem(f"{lost[0]} was compiled, but its object is not in {cache.root}", hint="disk full?")
-        )
     cache.touch(unit.key for unit in units)
     cache.trim()
     return result
+
+
+def object_of(unit: Unit, work: Path) -> Path:
+    """Where the object of a unit is in the private folder, its notes beside it."""
+    # Objects that count lines keep this name inside them: what they count goes to KEY.gcda.
+    return work / f"{unit.key}.o"
 
 
 def compile_command(unit: Unit, compiler: Compiler, output: str) -> list[str]:
@@ -117,8 +121,7 @@ def _write_inputs(work: Path, units: Sequence[Unit], headers: Headers, compiler:
     ]
     for index, unit in enumerate(units):
         (work / unit.file).write_text(unit.text, encoding="utf-8")
-        # Objects that count lines keep this name inside them: what they count goes to KEY.gcda.
-        output = f"{unit.key}.o"
+        output = object_of(unit, work).name
         entries.append(
             {
                 "key": unit.key,
@@ -137,13 +140,12 @@ def _write_inputs(work: Path, units: Sequence[Unit], headers: Headers, compiler:
     (work / "build.ninja").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _run_ninja(
-    work: Path, units: Sequence[Unit], ninja: Path, cache: Cache, result: Compiled, progress: Progress
-) -> Failure | None:
+def _run_ninja(work: Path, units: Sequence[Unit], ninja: Path, result: Compiled, progress: Progress) -> Failure | None:
     command = [sys.executable, "-I", "-S", compile_unit.__file__, "--ninja", str(os.getpid())]
     command += [str(ninja), "-j", str(result.jobs)]
     environ = {**os.environ, "LC_ALL": "C"}
-    with open(work / "ninja.log", "wb") as log, open(work / "events", "rb") as events:
+    # What ninja prints is kept in memory: on a full disk it would be lost.
+    with os.fdopen(os.memfd_create("ninja"), "r+b") as log, open(work / "events", "rb") as events:
         process = subprocess.Popen(
             command, cwd=work, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environ
         )
@@ -155,7 +157,7 @@ def _run_ninja(
                 running = process.poll() is None
                 *lines, unread = (unread + events.read()).split(b"\n")
                 for line in lines:
-                    found = _take_event(json.loads(line), work, units, cache, result, progress)
+                    found = _take_event(json.loads(line), work, units, result, progress)
                     failure = failure or found
                 if running:
                     time.sleep(_POLL_SECONDS)
@@ -163,22 +165,24 @@ def _run_ninja(
             process.terminate()
             process.wait()
             raise
-    if process.returncode != 0 and failure is None:
-        text = (work / "ninja.log").read_text(errors="replace").strip()
-        raise ToolchainError(Problem(f"ninja failed with status {process.returncode}: {text[-500:]}"))
+        log.seek(0)
+        text = log.read().decode(errors="replace").strip()
+    if process.returncode != 0:
+        require_room(text)
+        if failure is None:
+            raise ToolchainError(Problem(f"ninja failed with status {process.returncode}: {text[-500:]}"))
     return failure
 
 
 def _take_event(
-    event: dict[str, Any], work: Path, units: Sequence[Unit], cache: Cache, result: Compiled, progress: Progress
+    event: dict[str, Any], work: Path, units: Sequence[Unit], result: Compiled, progress: Progress
 ) -> Failure | None:
     unit = units[event["unit"]]
     match event["event"]:
         case "start":
             progress.start(unit.label)
         case "cached":
-            entry = cache.lookup(unit.key)
-            result.cached[unit.label] = entry.cost if entry else Cost(0.0, 0.0)
+            result.cached[unit.label] = Cost(event["seconds"], event["peak_mb"])
             progress.finish(unit.label, "compiled by another build")
         case "done":
             cost = Cost(event["seconds"], event["peak_mb"])

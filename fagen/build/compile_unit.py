@@ -1,12 +1,16 @@
-"""The program that ninja runs for each object. Standard library only; started as a script, never imported.
+"""The program that ninja runs for each object, and the form of an entry of the object cache. Standard library only.
 
     compile_unit.py UNITS_JSON INDEX      compile one unit into the object cache
     compile_unit.py --ninja PARENT ...    become ninja, and stop when process PARENT ends
 
 Under a lock per key, so that builders that need the same object compile it once. The object goes into the cache by
-rename as soon as it is made: a killed build keeps what it had finished.
+rename as soon as it is made: a killed build keeps what it had finished. It is in the builder's own folder, too: another
+builder may trim the cache at any time.
+
+A disk that is full is said on stderr, which ninja passes on: the files of this builder may be on that disk.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -18,34 +22,60 @@ import tempfile
 import time
 from pathlib import Path
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# What compilers, linkers and ninja say of these, run with LC_ALL=C.
+NO_ROOM_WORDS = ("No space left on device", "Disk quota exceeded")
+
 
 def main(units_json: str, index: str) -> int:
     """Compile unit ``index``; returns the exit status."""
     plan = json.loads(Path(units_json).read_bytes())
+    try:
+        return make(plan, index)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        place = os.path.abspath(error.filename or plan["units"][int(index)]["output"])
+        print(f"{place}: {NO_ROOM_WORDS[NO_ROOM.index(error.errno)]}", file=sys.stderr)
+        return 1
+
+
+def make(plan: dict, index: str) -> int:
+    """Bring the object of unit ``index`` into this folder and the cache."""
     unit = plan["units"][int(index)]
+    output = Path(unit["output"])
     target = Path(unit["object"])
     # A fixed number of lock files, so that they can stay: a lock file that is deleted is no lock.
     lock = Path(plan["cache"]) / "locks" / unit["key"][:3]
     lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    if is_whole(target):
-        tell(plan, index, "cached")
+    found = read_entry(target)  # another builder may have put it there meanwhile
+    if found is not None:
+        record, data, notes = found
+        write_object(output, data, notes)
+        tell(plan, index, "cached", seconds=record["seconds"], peak_mb=record["peak_mb"])
         return 0
     tell(plan, index, "start")
     started = time.monotonic()
-    with open(unit["log"], "wb") as log:
-        status = subprocess.call(unit["command"], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        unit["command"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False
+    )
     seconds = time.monotonic() - started
     peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    if status != 0:
-        tell(plan, index, "failed", status=status)
+    if done.returncode != 0:
+        line = no_room_line(done.stdout.decode(errors="replace"))
+        if line is not None:
+            print(line, file=sys.stderr)
+            return 1
+        Path(unit["log"]).write_bytes(done.stdout)
+        tell(plan, index, "failed", status=done.returncode)
         return 1
-    data = Path(unit["output"]).read_bytes()
+    data = output.read_bytes()
     record = {"sha256": hashlib.sha256(data).hexdigest(), "seconds": round(seconds, 3), "peak_mb": round(peak_mb, 1)}
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if unit["notes"]:
-        notes = Path(unit["output"]).with_suffix(".gcno").read_bytes()
+        notes = output.with_suffix(".gcno").read_bytes()
         record["notes_sha256"] = hashlib.sha256(notes).hexdigest()
         put(target.with_suffix(".gcno"), notes)
     put(target, data)
@@ -54,26 +84,47 @@ def main(units_json: str, index: str) -> int:
     return 0
 
 
-def is_whole(target: Path) -> bool:
-    """Whether another builder has put the object there meanwhile."""
+def read_entry(target: Path) -> "tuple[dict, bytes, bytes | None] | None":
+    """What the cache holds at ``target``: the record, the object and its notes, if all are there and whole."""
     try:
         record = json.loads(target.with_suffix(".json").read_bytes())
-        files = {"sha256": target, "notes_sha256": target.with_suffix(".gcno")}
-        return all(
-            hashlib.sha256(path.read_bytes()).hexdigest() == record[name]
-            for name, path in files.items()
-            if name == "sha256" or name in record
-        )
+        record["seconds"], record["peak_mb"] = float(record["seconds"]), float(record["peak_mb"])
+        data, notes = target.read_bytes(), None
+        if hashlib.sha256(data).hexdigest() != record["sha256"]:
+            return None
+        if "notes_sha256" in record:
+            notes = target.with_suffix(".gcno").read_bytes()
+            if hashlib.sha256(notes).hexdigest() != record["notes_sha256"]:
+                return None
+        return record, data, notes
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return None
+
+
+def write_object(output: Path, data: bytes, notes: "bytes | None") -> None:
+    """Put an object, and its notes beside it, into a builder's own folder."""
+    output.write_bytes(data)
+    if notes is not None:
+        output.with_suffix(".gcno").write_bytes(notes)
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write a file by rename."""
+    """Write a file by rename, so that a reader sees the old one or the new one, never a part."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)
+        raise
+
+
+def no_room_line(output: str) -> "str | None":
+    """The line of a program's output that says that a disk is full, if one does."""
+    return next((line.strip() for line in output.splitlines() if any(words in line for words in NO_ROOM_WORDS)), None)
 
 
 def tell(plan: dict, index: str, event: str, **facts: object) -> None:

@@ -13,13 +13,17 @@ from typing import Any
 from ..errors import CheckError, LockError, Problem
 from ..toolchain import Compiler
 from .cache import Cache
-from .compile import Compiled, Unit, compile_units
+from .compile import Compiled, Unit, compile_units, object_of
+from .compile_unit import put
+from .failure import shown_path
 from .keys import Headers
 from .link import link_library
 from .lock import module_lock
+from .others import carry_over
 from .progress import Progress
 from .publish import Places
 from .published import is_current, is_rendered, read_manifest, write_manifest
+from .room import is_no_room, no_room
 
 
 @dataclass(frozen=True)
@@ -56,13 +60,15 @@ class Tools:
 
 @dataclass
 class Outcome:
-    """What :func:`run` did. ``up_to_date`` means that another builder had just made the same module."""
+    """What :func:`run` did. ``up_to_date`` means that another builder had just made the same module; ``kept`` names
+    what somebody had put into its folder."""
 
     folder: Path
     up_to_date: bool = False
     compiled: Compiled = field(default_factory=Compiled)
     seconds: dict[str, float] = field(default_factory=dict)
     checks: Mapping[str, Any] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
 
 
 def run(job: Job, places: Places, tools: Tools, *, jobs: int | None, force: bool, progress: Progress) -> Outcome:
@@ -71,18 +77,27 @@ def run(job: Job, places: Places, tools: Tools, *, jobs: int | None, force: bool
     def waiting(pid: str) -> None:
         progress.note(f"waiting for another build of {job.name} (process {pid})")
 
-    with module_lock(places.lock, waiting):
-        places.recover()
-        if not force and is_current(places.module, job.inputs, job.check_level):
-            return Outcome(places.module, up_to_date=True)
-        _require_ours(places.module)
-        private = places.new_staging()
-        try:
-            outcome = _build(job, places, tools, private, jobs, progress)
-        finally:
-            shutil.rmtree(private, ignore_errors=True)
-        shutil.rmtree(places.failed, ignore_errors=True)
-        return outcome
+    try:
+        with module_lock(places.lock, waiting):
+            return _run(job, places, tools, jobs, force, progress)
+    except OSError as error:
+        if not is_no_room(error):
+            raise
+        raise no_room(error, {"--out": places.out, "FAGEN_CACHE_DIR": tools.cache.root}) from None
+
+
+def _run(job: Job, places: Places, tools: Tools, jobs: int | None, force: bool, progress: Progress) -> Outcome:
+    places.recover()
+    if not force and is_current(places.module, job.inputs, job.check_level):
+        return Outcome(places.module, up_to_date=True)
+    _require_ours(places.module)
+    private = places.new_staging()
+    try:
+        outcome = _build(job, places, tools, private, jobs, progress)
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+    shutil.rmtree(places.failed, ignore_errors=True)
+    return outcome
 
 
 def _build(job: Job, places: Places, tools: Tools, private: Path, jobs: int | None, progress: Progress) -> Outcome:
@@ -110,7 +125,7 @@ def _build(job: Job, places: Places, tools: Tools, private: Path, jobs: int | No
     )
     lap("compile")
     (work / "name.cpp").write_text(job.name_unit, encoding="utf-8")
-    inputs = [work / "name.cpp", *(tools.cache.object_path(unit.key) for unit in job.units)]
+    inputs = [work / "name.cpp", *(object_of(unit, work) for unit in job.units)]
     link_library(module / job.library, inputs, job.link_flags, tools.compiler, places.failed)
     lap("link")
     job.fill(module)
@@ -124,7 +139,11 @@ def _build(job: Job, places: Places, tools: Tools, private: Path, jobs: int | No
     lap("check")
     for folder in list(module.rglob("__pycache__")):
         shutil.rmtree(folder, ignore_errors=True)
+    if places.module.is_dir():
+        outcome.kept = carry_over(places.module, module)
     places.publish(module)
+    if outcome.kept:
+        progress.note(f"{shown_path(places.module)}: kept what no build wrote: {', '.join(outcome.kept)}")
     lap("publish")
     return outcome
 
@@ -132,7 +151,7 @@ def _build(job: Job, places: Places, tools: Tools, private: Path, jobs: int | No
 def write_report(places: Places, report: Mapping[str, Any]) -> None:
     """Keep what the build did beside the module, not in it: times differ from build to build."""
     places.report.parent.mkdir(parents=True, exist_ok=True)
-    places.report.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    put(places.report, json.dumps(report, indent=1).encode())
 
 
 def _keep_failed(module: Path, places: Places) -> None:

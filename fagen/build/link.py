@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..toolchain import Compiler
 from .failure import Failure, compile_error
+from .room import require_room
 
 # Undefined names are found here rather than at import; nothing of the machine's paths gets into the file.
 LINK_FLAGS = ("-shared", "-fPIC", "-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,--build-id=sha1", "-Wl,--as-needed")
@@ -17,7 +18,7 @@ LINK_FLAGS = ("-shared", "-fPIC", "-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,--bu
 def link_library(library: Path, inputs: Sequence[Path], flags: Sequence[str], compiler: Compiler, failed: Path) -> None:
     """Link ``inputs`` (objects, and small sources to compile on the way) and the libraries that ``flags`` name.
 
-    Raises :class:`CompileError`.
+    Raises :class:`CompileError`, and OSError if a disk is full.
     """
     # A response file: thousands of objects do not fit on a command line. Its quoting is the shell's, with backslashes.
     names = library.with_suffix(".rsp")
@@ -44,6 +45,7 @@ def link_library(library: Path, inputs: Sequence[Path], flags: Sequence[str], co
     names.unlink()
     if done.returncode != 0:
         output = done.stdout + done.stderr
+        require_room(output)
         failure = Failure(library.name, library.parent, library.name, tuple(command), done.returncode, output)
         raise compile_error(failure, failed)
 

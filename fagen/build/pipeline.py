@@ -75,7 +75,10 @@ def build(
     if outcome.up_to_date:
         return _up_to_date(outcome.folder, started)
     result = _result(outcome, started)
-    write_report(places, result.report)
+    try:
+        write_report(places, result.report)
+    except OSError:  # the module is published, and nobody needs what was said of the one before
+        places.report.unlink(missing_ok=True)
     return result
 
 
@@ -139,6 +142,7 @@ def _result(outcome: Outcome, started: float) -> BuildResult:
             for label, cost in {**compiled, **cached}.items()
         },
         "jobs": outcome.compiled.jobs,
+        "kept": list(outcome.kept),
         "check": manifest.get("check"),
         "seconds": {**outcome.seconds, "total": seconds},
     }

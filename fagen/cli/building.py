@@ -34,8 +34,10 @@ def _summary(result: BuildResult) -> str:
         return f"{place} is up to date: compiled nothing ({result.seconds:.2f} s)"
     made, cached = len(result.compiled), len(result.cached)
     units = f"{made} unit{'s' * (made != 1)} compiled, {cached} from the cache"
-    peak = max((unit["peak_mb"] for unit in result.report["units"].values()), default=0.0)
-    text = f"{place}: {units}; {result.seconds:.1f} s, at most {peak:.0f} MiB a compiler"
+    text = f"{place}: {units}; {result.seconds:.1f} s"
+    if made:
+        peak = max(result.report["units"][label]["peak_mb"] for label in result.compiled)
+        text += f", at most {peak:.0f} MiB a compiler"
     text += f"\n  check: {_verdict(result.report['check'])}"
     for entry in result.report["skipped"]:
         text += f"\n  left out: {entry['name']}, which waits for {', '.join(entry['waits_for'])}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import signal
 import sys
@@ -13,11 +12,11 @@ from typing import Any, NoReturn
 import typer
 
 from ..build.progress import Plain, Progress
-from ..errors import FagenError, LockError, Problem
+from ..build.room import is_no_room, no_room
+from ..errors import FagenError
 
 INTERRUPTED = 130
 TERMINATED = 143
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
@@ -34,26 +33,23 @@ def errors_shown(as_json: bool) -> Iterator[None]:
     try:
         yield
     except FagenError as error:
-        if as_json:
-            print_json({"ok": False, "exit_code": error.exit_code, "problems": [vars(p) for p in error.problems]})
-        typer.echo(str(error), err=True)
-        raise typer.Exit(error.exit_code) from None
+        _show(error, as_json)
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if not is_no_room(error):
             raise
-        where = f" ({error.filename})" if error.filename else ""
-        problem = Problem(
-            f"{error.strerror}{where}", hint="make room on the disks of --out, FAGEN_CACHE_DIR and TMPDIR"
-        )
-        if as_json:
-            print_json({"ok": False, "exit_code": LockError.exit_code, "problems": [vars(problem)]})
-        typer.echo(str(problem), err=True)
-        raise typer.Exit(LockError.exit_code) from None
+        _show(no_room(error, {}), as_json)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _show(error: FagenError, as_json: bool) -> NoReturn:
+    if as_json:
+        print_json({"ok": False, "exit_code": error.exit_code, "problems": [vars(p) for p in error.problems]})
+    typer.echo(str(error), err=True)
+    raise typer.Exit(error.exit_code) from None
 
 
 def print_json(value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
 import threading
@@ -31,6 +32,7 @@ def load(folder: Path, manifest: Mapping[str, Any], register: Callable[[torch.li
             return
         if namespace not in loaded:
             path = folder / manifest["library"]
+            require_whole(path, manifest)
             try:
                 torch.ops.load_library(str(path))
             except OSError as error:
@@ -43,6 +45,19 @@ def load(folder: Path, manifest: Mapping[str, Any], register: Callable[[torch.li
             fragment._destroy()
             raise
         loaded[namespace] = fragment
+
+
+def require_whole(path: Path, manifest: Mapping[str, Any]) -> None:
+    """``ImportError`` where the library is not what the build wrote: to load one cut short would end the process."""
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ImportError(f"fagen module {manifest['name']}: cannot read {path}: {error.strerror}") from error
+    if manifest.get("files", {}).get(path.name, found) != found:
+        raise ImportError(
+            f"fagen module {manifest['name']}: {path} is not what the build wrote: it is damaged, or was cut short as "
+            f"it was copied; build or copy it again"
+        )
 
 
 def require_torch(manifest: Mapping[str, Any]) -> None:

@@ -1,6 +1,8 @@
 """A module that compiles in a blink, built by the machinery of `fagen build`; also a program, to be killed.
 
-    small_job.py OUT CACHE VALUE [UNITS] [SECONDS]
+    small_job.py OUT CACHE VALUE [UNITS] [SECONDS] [two-step]
+
+With ``two-step`` it publishes as where a file system cannot exchange two folders, and leaves OUT/two-step.
 
 The library's ``value()`` returns VALUE, and ``value.txt`` beside it says the same, so a mixed or half module shows.
 """
@@ -12,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from fagen.build import publish
 from fagen.build.cache import Cache
 from fagen.build.compile import Unit
 from fagen.build.job import Job, Outcome, Tools, run
@@ -27,9 +30,18 @@ HEADERS = Headers({"part.h": b"#pragma once\ninline int part(int x) { return x; 
 
 
 def small_job(
-    value: int, units: int = 3, *, name: str = "small", pause: float = 0.0, headers: Headers = HEADERS
+    value: int,
+    units: int = 3,
+    *,
+    name: str = "small",
+    pause: float = 0.0,
+    headers: Headers = HEADERS,
+    more: str | None = None,
 ) -> Job:
-    """A job of ``units`` + 1 units, of which only one depends on ``value``; filling takes ``pause`` seconds."""
+    """A job of ``units`` + 1 units, of which only one depends on ``value``; filling takes ``pause`` seconds.
+
+    The module holds a file called ``more``, if that is given.
+    """
     tools_identity = find_compiler().identity
     texts = {"value": f'#include "part.h"\nextern "C" int value() {{ return part({value}); }}\n'}
     texts |= {f"more{i}": f"int more{i}() {{ return {i}; }}\n" for i in range(units)}
@@ -43,6 +55,8 @@ def small_job(
         (folder / "__init__.py").write_text("")
         time.sleep(pause)
         (folder / "value.txt").write_text(str(value))
+        if more is not None:
+            (folder / more).write_text("more")
 
     def check(folder: Path, kept: Path, progress: Progress) -> dict[str, object]:
         if read_value(folder) != value:
@@ -84,6 +98,19 @@ def build_small(out: Path, cache: Path, job: Job, progress: Progress | None = No
     return run(job, Places(out, job.name), tools, jobs=None, force=False, progress=progress or Plain())
 
 
+def publish_in_two_steps(marker: Path) -> None:
+    """Take the way of a file system that cannot exchange, and say so in the file ``marker``."""
+
+    def refuse(first: Path, second: Path) -> bool:
+        marker.touch()
+        return False
+
+    publish._exchange = refuse
+
+
 if __name__ == "__main__":
-    out, cache, value, units, pause = *map(Path, sys.argv[1:3]), *sys.argv[3:4], *(sys.argv[4:6] or ["3", "0"])
-    build_small(out, cache, small_job(int(str(value)), int(str(units)), pause=float(str(pause))))
+    out, cache = map(Path, sys.argv[1:3])
+    value, units, pause, steps = (*sys.argv[3:], *("3", "0", "")[len(sys.argv) - 4 :])
+    if steps == "two-step":
+        publish_in_two_steps(out / "two-step")
+    build_small(out, cache, small_job(int(value), int(units), pause=float(pause)))

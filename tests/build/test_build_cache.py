@@ -79,7 +79,7 @@ def test_lookup(tmp_path: Path) -> None:
     put(tmp_path, "ab" * 32, b"object")
     entry = cache.lookup("ab" * 32)
     assert entry is not None
-    assert entry.path.read_bytes() == b"object"
+    assert entry.data == b"object"
     assert entry.cost == Cost(1.5, 90.0)
     for damaged in (b"objec", b""):
         cache.object_path("ab" * 32).write_bytes(damaged)

@@ -10,11 +10,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from small_job import assert_whole, build_small, small_job
+from small_job import assert_whole, build_small, read_value, small_job
 
+from fagen.build.cache import Cache
 from fagen.build.job import Outcome
 from fagen.build.lock import module_lock
 from fagen.build.progress import Silent
+from fagen.build.published import file_digests, read_manifest
 from fagen.errors import LockError
 
 SCRIPT = Path(__file__).with_name("small_job.py")
@@ -111,6 +113,89 @@ def test_a_folder_of_the_users_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(LockError, match="no build of fagen made"):
         build_small(tmp_path / "out", tmp_path / "cache", small_job(1))
     assert mine.read_text() == "chapter 1"
+
+
+def test_a_cache_trimmed_by_another_while_this_one_builds(tmp_path: Path) -> None:
+    """What was found there and what was just put there may both be gone before the link."""
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    build_small(out, cache, small_job(1))
+    trims = []
+
+    class Trimming(Silent):
+        """Another builder's trim, as this one starts to compile and again after each unit."""
+
+        def stage(self, text: str, total: int) -> None:
+            trims.append(text)
+            Cache(cache).trim(0)
+
+        def finish(self, step: str, detail: str) -> None:
+            self.stage(step, 0)
+
+    outcome = build_small(out, cache, small_job(2), Trimming())
+    assert set(outcome.compiled.cached) == {"more0", "more1", "more2"}
+    assert set(outcome.compiled.made) == {"value"} < set(trims)
+    assert not list((cache / "objects").rglob("*.o"))
+    assert assert_whole(out / "small") == 2
+
+
+def test_files_of_the_users_outlive_the_next_build(tmp_path: Path) -> None:
+    """Beside ours and below them, links and open files too; where ours stands, under another name; and it says so."""
+    out, cache, notes = tmp_path / "out", tmp_path / "cache", Notes()
+    folder = build_small(out, cache, small_job(1), notes).folder
+    (folder / "thesis.tex").write_text("chapter 1")
+    (folder / "plots" / "deep").mkdir(parents=True)
+    (folder / "plots" / "deep" / "a.png").write_bytes(b"png")
+    (folder / "data").symlink_to(tmp_path)
+    (folder / "later.txt").write_text("mine")
+    (folder / "value.txt.kept").write_text("mine, too")
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "x.pyc").write_bytes(b"")
+    handle = (folder / "thesis.tex").open("a")
+    kept = {"thesis.tex", "plots/deep/a.png", "data", "later.txt.kept", "value.txt.kept"}
+    for value in (2, 3):
+        outcome = build_small(out, cache, small_job(value, more="later.txt"), notes)
+        assert set(outcome.kept) == kept
+        assert assert_whole_but(folder, kept) == value
+        assert (folder / "later.txt").read_text() == "more"
+        assert (folder / "later.txt.kept").read_text() == "mine"
+        assert os.readlink(folder / "data") == str(tmp_path)
+        assert not (folder / "__pycache__").exists()
+    assert len(notes.said) == 2 and all(name in notes.said[0] for name in kept)
+    handle.write(", chapter 2")
+    handle.close()
+    assert (folder / "thesis.tex").read_text() == "chapter 1, chapter 2"
+
+
+def test_files_of_the_users_where_the_manifest_is_lost(tmp_path: Path) -> None:
+    """What a build of the same module writes is ours, and so are the folders that builds fill."""
+    folder = build_small(tmp_path / "out", tmp_path / "cache", small_job(1)).folder
+    (folder / "__init__.py").write_text('"""fused attention, rendered by fagen from small.yaml"""')
+    (folder / "manifest.json").unlink()
+    (folder / "library_01234567.so").write_bytes(b"")
+    (folder / "runtime").mkdir()
+    (folder / "runtime" / "ops.py").write_text("")
+    (folder / "thesis.tex").write_text("chapter 1")
+    assert build_small(tmp_path / "out", tmp_path / "cache", small_job(2)).kept == ("thesis.tex",)
+    assert assert_whole_but(folder, {"thesis.tex"}) == 2
+
+
+def assert_whole_but(folder: Path, names: set[str]) -> int:
+    """The same of a module that holds other files."""
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    found = {path: digest for path, digest in file_digests(folder).items() if path not in names}
+    assert {path: digest for path, digest in found.items() if not path.startswith("data/")} == manifest["files"]
+    return read_value(folder)
+
+
+class Notes(Silent):
+    """What a build said in lines of their own."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
 
 
 def test_readers_see_one_build_or_the_other(tmp_path: Path) -> None:

@@ -21,36 +21,37 @@ ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 24
 
 
-def start(out: Path, cache: Path, value: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, SCRIPT, out, cache, str(value), "2", "0.02"]
+def start(out: Path, cache: Path, value: int, steps: str = "one-step") -> subprocess.Popen[bytes]:
+    command = [sys.executable, SCRIPT, out, cache, str(value), "2", "0.02", steps]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environ, start_new_session=True
     )
 
 
-@pytest.mark.parametrize("exchange", [True, False], ids=["one-step", "two-step"])
-def test_kill_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
+@pytest.mark.parametrize("steps", ["one-step", "two-step"])
+def test_kill_at_random_moments(tmp_path: Path, steps: str) -> None:
     """After each kill the published module is the last good one or the new one, whole; the next build needs no hand."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     moments = random.Random(seed)
     out, cache = tmp_path / "out", tmp_path / "cache"
-    if not exchange:
-        monkeypatch.setattr(publish, "_exchange", lambda first, second: False)
-    started = time.monotonic()
     build_small(out, cache, small_job(0))
-    process = start(out, cache, 1)
+    started = time.monotonic()
+    process = start(out, cache, 1, steps)
     assert process.wait() == 0
+    assert (out / "two-step").exists() is (steps == "two-step")
     whole = time.monotonic() - started
     good = {0, 1}
-    for value in range(2, ROUNDS if exchange else 4):
-        process = start(out, cache, value)
+    for value in range(2, ROUNDS):
+        process = start(out, cache, value, steps)
         time.sleep(moments.uniform(0, whole))
         # Sometimes the builder alone, sometimes everything it started too.
         (os.kill if value % 2 else os.killpg)(process.pid, signal.SIGKILL)
         process.wait()
         good.add(value)
+        if steps == "two-step":  # it may have died between its two renames; the next build begins with this
+            Places(out, "small").recover()
         assert assert_whole(out / "small") in good
     build_small(out, cache, small_job(1000))
     assert assert_whole(out / "small") == 1000

@@ -55,7 +55,7 @@ def test_full_disk(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "out/x")
     assert caught.value.exit_code == 7
     out, err = capsys.readouterr()
-    assert err.startswith("error: No space left on device (out/x)\n  hint: make room")
+    assert err.startswith("error: out/x: No space left on device\n  hint: make room")
     assert not as_json or json.loads(out)["exit_code"] == 7
 
 
