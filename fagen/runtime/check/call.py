@@ -52,9 +52,14 @@ def forward(kernel: Function, case: Case, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def forward_and_backward(kernel: Function, case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """o, lse and every gradient there is, by autograd, named as in ``compare.expect``. Raises MemoryFault."""
-    leaves = {"q": inputs.q, "k": inputs.k, "v": inputs.v, **({} if inputs.sink is None else {"sink": inputs.sink})}
-    leaves |= {param.name: inputs.params[param.name] for param in kernel.variant.params if param.grad}
+    """o, lse and every gradient that the case asks for, by autograd, named as in ``compare.expect``.
+
+    Raises MemoryFault.
+    """
+    leaves = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+    if not case.few:
+        leaves |= {} if inputs.sink is None else {"sink": inputs.sink}
+        leaves |= {param.name: inputs.params[param.name] for param in kernel.variant.params if param.grad}
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in leaves.items()}
     with _watched(case, inputs):
         extras = {name: leaves.get(name, tensor) for name, tensor in inputs.extras().items()}

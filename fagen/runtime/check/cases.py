@@ -19,7 +19,8 @@ from typing import Any
 #   drift    all near 1, so that sums grow steadily and accumulating them in few bits shows
 #   uniform  q = k = 0: every admitted key weighs the same, so o prints the mask and lse is log(count)
 #   peaked   each row's largest logit is at a key beside an edge of the mask, on either side of it
-VALUES = ("normal", "spread", "large", "huge", "drift", "uniform", "peaked")
+#   shut     normal numbers; real params that are added to the scores are -inf here and there and for whole rows
+VALUES = ("normal", "spread", "large", "huge", "drift", "uniform", "peaked", "shut")
 
 LARGE = 2.0**20
 
@@ -39,8 +40,9 @@ class Case:
     """One call: sizes, values, memory.
 
     ``where`` is one of memory.PLACES, ``runs`` draws integer params in sorted runs (documents) rather than at
-    random, ``lse_gradient`` gives lse a gradient too, ``scale`` (in units of 1/sqrt(head_dim)) is passed at the call,
-    ``slack`` is added to the length of each param dim that may have any length.
+    random, ``lse_gradient`` gives lse a gradient too, ``few`` asks for the gradients of q, k and v alone, ``scale``
+    (in units of 1/sqrt(head_dim)) is passed at the call, ``slack`` is added to the length of each param dim that may
+    have any length.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Case:
     threads: int = 1
     runs: bool = False
     lse_gradient: bool = False
+    few: bool = False
     scale: float | None = None
     slack: int = 0
 
@@ -114,6 +117,7 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("peaked", a + 7, 2 * b + 7, 1, 4, 2, values="peaked", lse_gradient=True, runs=True)
     yield Case("spread", a + 5, 2 * b + 3, 1, 2, 2, values="spread", where="slice", lse_gradient=True)
     yield Case("large", a + 19, 2 * b + 9, 1, 2, 1, values="large", runs=True, lse_gradient=True)
+    yield Case("shut", a + 3, b + 5, 1, 2, 1, values="shut", runs=True)
     yield Case("huge", 5, b + 9, 1, 4, 2, values="huge")
     yield Case("many-tiles", 2, 100 * b + 3, values="drift", runs=True, lse_gradient=True)
     yield Case("many-rows", 100 * a + 3, 2, values="drift", lse_gradient=True)
@@ -124,12 +128,14 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("one-query-short", 1, 64, 1, 2, 1)
     yield Case("one-key", a + 1, 1, 2, 1, 1, where="fence", lse_gradient=True)
     yield Case("one-pair", 1, 1, 1, 2, 1)
+    yield Case("few-gradients", a // 2 + 1, b + 1, 1, 2, 1, few=True)
     yield Case("broadcast", a // 2 + 2, b // 2 + 2, 2, 4, 2, where="broadcast", runs=True)
     yield Case("no-keys", 3, 0, 2, 2, 1)
     yield Case("no-queries", 0, 3, 2, 2, 1)
     yield Case("no-batch", 3, 3, 0, 2, 1)
     for poison in POISONS:
-        yield Case(poison, a // 2 + 3, b + 3, 1, 2, 1, poison=poison, runs=poison != "nan-key")
+        where = "fence" if "key" in poison else "plain"
+        yield Case(poison, a // 2 + 3, 2 * b + 3, 1, 2, 1, where=where, poison=poison, runs=poison != "nan-key")
 
 
 def _edges(a: int, b: int) -> Iterator[Case]:

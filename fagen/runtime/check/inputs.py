@@ -101,12 +101,11 @@ def _values(
         exponents = torch.randint(-6, 7, (case.batch, case.q_len, case.heads, 1), generator=source)
         q = q * 2.0**exponents
     elif case.values == "large":
-        # A row's scores are -LARGE, 0 or LARGE, and a whole number of a few units. Every product and sum is a whole
-        # number below 2^24, in few bits.
-        share = (3.0 / dim) ** 0.5
+        # A row's scores are -LARGE, 0 or LARGE, and a few halves. Every product and sum is a whole number below 2^24.
+        share = min((12.0 / dim) ** 0.5, 1.0)
         q, k = (tensor.sign() * (torch.rand(tensor.shape, generator=source) < share) for tensor in (q, k))
         signs = torch.randint(-1, 2, (case.batch, case.q_len, case.heads, 1), generator=source)
-        q[..., :2], k[..., :2] = 512.0 * signs, LARGE / 2.0 / 512.0
+        q[..., :2], k[..., :2] = 512.0 * signs, LARGE / 512.0
     elif case.values == "drift":
         q, k, v = (1.0 + tensor / 4.0 for tensor in (q, k, v))
     elif case.values == "peaked" and k.numel() and q.numel():
@@ -141,7 +140,7 @@ def _peaked(variant: Variant, case: Case, params: dict[str, Tensor], k: Tensor, 
 
 def _scale(variant: Variant, case: Case) -> float | None:
     if case.values == "large":
-        return 1.0
+        return 0.5
     return None if case.scale is None else case.scale * variant.head_dim**-0.5
 
 

@@ -26,12 +26,14 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Usage:
-    """How the expressions use one param: whether it is compared with positions, used in an index or multiplied by
-    something that grows with positions; the integers it is compared with; and its reads' indices."""
+    """How the expressions use one param: whether it is compared with positions, used in an index, multiplied by
+    something that grows with positions, or only ever added to scores; the integers it is compared with; and its reads'
+    indices."""
 
     position: bool
     index: bool
     grows: bool
+    added: bool
     constants: tuple[int, ...]
     reads: tuple[tuple[Node, ...], ...]
 
@@ -57,7 +59,23 @@ def usage(param: Param, trees: Sequence[Node]) -> Usage:
                     grows = grows or (_mentions(side, param.name) and other.type == "int")
             case _:
                 pass
-    return Usage(position, index, grows, tuple(constants), tuple(reads))
+    score = next((tree for tree in trees if tree.type == "real"), None)
+    added = score is not None and sum(term.param == param.name for term in _added(score)) == len(reads) > 0
+    return Usage(position, index, grows, added, tuple(constants), tuple(reads))
+
+
+def _added(node: Node) -> Iterator[Read]:
+    """The reads that a score is a sum of, with other terms."""
+    match node:
+        case Read():
+            yield node
+        case Binary(op="+", left=left, right=right):
+            yield from _added(left)
+            yield from _added(right)
+        case Binary(op="-", left=left):
+            yield from _added(left)
+        case _:
+            pass
 
 
 def draw_params(variant: Variant, trees: Sequence[Node], case: Case, generator: torch.Generator) -> dict[str, Tensor]:
@@ -86,6 +104,9 @@ def _draw(param: Param, use: Usage, shape: tuple[int, ...], case: Case, generato
         if case.values == "large":
             steps = (values * _STEPS).round()
             values = torch.where(steps == 0, values.sign(), steps) / _STEPS
+        if case.values == "shut" and use.added:
+            values[torch.rand(shape, generator=generator) < 0.125] = -torch.inf
+            values[torch.rand(shape[:-1], generator=generator) < 0.25] = -torch.inf
         return values.to(dtype)
     if param.dtype == "bool":
         low, high = 0, 2
