@@ -193,7 +193,7 @@ struct Work {
   Scratch* scratch;  // [threads]
 
   explicit Work(const BackwardParams& p)
-      : group(p.shape.kv_heads > 0 ? p.shape.heads / p.shape.kv_heads : 0),
+      : group(p.shape.heads / p.shape.kv_heads),
         query_tiles((p.shape.q_len + kTileQ - 1) / kTileQ),
         item_keys(kTileKv),
         bytes(0) {
@@ -401,11 +401,11 @@ void attend_run(const BackwardParams& p, const Run& run, const Queries& tile, Sc
   } else {
     partial_slopes(p, at, tile.lse, tile.norm, tile.delta, weights, slopes);
   }
-  for (int r = at.rows; r < padded_rows; ++r) {
-    std::memset(weights + r * kTileKv, 0, sizeof(float) * at.keys);
-    std::memset(slopes + r * kTileKv, 0, sizeof(float) * at.keys);
-  }
   const int even_rows = (at.rows + 1) / 2 * 2;
+  if (even_rows > at.rows) {  // zeros, which the last row is paired with
+    std::memset(weights + at.rows * kTileKv, 0, sizeof(float) * at.keys);
+    std::memset(slopes + at.rows * kTileKv, 0, sizeof(float) * at.keys);
+  }
   pair_rows<kTileKv>(even_rows, at.keys, weights, own.weight_pairs + run.column);
   pair_rows<kTileKv>(even_rows, at.keys, slopes, own.slope_pairs + run.column);
   pair_columns<kTileKv>(padded_rows, at.keys, slopes, own.slope_words + run.column / 2);

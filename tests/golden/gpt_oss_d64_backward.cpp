@@ -185,7 +185,7 @@ struct Work {
   Scratch* scratch;  // [threads]
 
   explicit Work(const BackwardParams& p)
-      : group(p.shape.kv_heads > 0 ? p.shape.heads / p.shape.kv_heads : 0),
+      : group(p.shape.heads / p.shape.kv_heads),
         query_tiles((p.shape.q_len + kTileQ - 1) / kTileQ),
         item_keys(kTileKv),
         bytes(0) {
@@ -396,10 +396,6 @@ void attend_run(const BackwardParams& p, const Run& run, const Queries& tile, Sc
     full_slopes(p, at, tile.lse, tile.norm, tile.delta, weights, slopes);
   } else {
     partial_slopes(p, at, tile.lse, tile.norm, tile.delta, weights, slopes);
-  }
-  for (int r = at.rows; r < padded_rows; ++r) {
-    std::memset(weights + r * kTileKv, 0, sizeof(float) * at.keys);
-    std::memset(slopes + r * kTileKv, 0, sizeof(float) * at.keys);
   }
   const int row_words = (at.rows + Product::kDepth - 1) / Product::kDepth;
   float* const dv = own.dv + run.column * kValueWidth;
