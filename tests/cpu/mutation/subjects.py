@@ -30,10 +30,11 @@ from fagen.runtime.variant import Param, Tiles, Variant  # noqa: E402
 class Subject:
     """A variant whose kernels are mutated. Tiles are small, so that few numbers cross many tiles.
 
-    A work item of its backward kernel has at most ``keys`` keys, in blocks of ``block``.
+    Its backward kernel takes ``rows`` query rows at a time and items of at most ``keys`` keys, in blocks of ``block``.
     """
 
     variant: Variant
+    rows: int
     keys: int
     block: int
 
@@ -42,7 +43,8 @@ class Subject:
         """How it is built here."""
         made = plan(self.variant, "cpu", spec="mutation")
         # The planner's blocks are as large as these tiles, and its items so many that none would have several blocks.
-        return replace(made, backward=replace(made.backward, tile_kv=self.keys, block_kv=self.block, enough=2))
+        own = {"tile_q": self.rows, "tile_kv": self.keys, "block_kv": self.block, "enough": 2}
+        return replace(made, backward=replace(made.backward, **own))
 
     @cached_property
     def sources(self) -> dict[str, Source]:
@@ -135,6 +137,7 @@ class _Call(torch.autograd.Function):
         q, k, v, o, lse, sink, *params = ctx.saved_tensors
         called = ctx.called
         named = dict(zip((param.name for param in called.variant.params), params, strict=True))
+        needed = zip(("q", "k", "v", "sink", *named), ctx.needs_input_grad[2:], strict=True)
         found = called.backward(
             q,
             k,
@@ -147,13 +150,16 @@ class _Call(torch.autograd.Function):
             sink=sink if sink is None else sink.contiguous(),
             params=named,
             threads=ctx.threads,
+            wanted=frozenset(f"d_{name}" for name, asked in needed if asked),
         )
         rest = [found[f"d_{name}"].to(tensor.dtype) if f"d_{name}" in found else None for name, tensor in named.items()]
         return (None, None, found["dq"], found["dk"], found["dv"], found.get("d_sink"), *rest)
 
 
-def _subject(name: str, head_dim: int, dtype: str, tiles: Tiles, keys: int, block: int, **fields: Any) -> Subject:
-    return Subject(variant(name, head_dim, dtype, backward=True, tiles=tiles, **fields), keys, block)
+def _subject(
+    name: str, head_dim: int, dtype: str, tiles: Tiles, *, rows: int, keys: int, block: int, **fields: Any
+) -> Subject:
+    return Subject(variant(name, head_dim, dtype, backward=True, tiles=tiles, **fields), rows, keys, block)
 
 
 SUBJECTS: dict[str, Subject] = {
@@ -165,8 +171,9 @@ SUBJECTS: dict[str, Subject] = {
             24,
             "f32",
             Tiles(q=12, kv=32),
-            keys=96,
-            block=32,
+            rows=12,
+            keys=128,
+            block=64,
             value_dim=40,
             mask="causal and doc[b, q] == doc[b, kv]",
             score="(s / 2 if q - kv > 2 else s) + slope[h] * (kv - q)",
@@ -179,6 +186,7 @@ SUBJECTS: dict[str, Subject] = {
             40,
             "bf16",
             Tiles(q=12, kv=64),
+            rows=12,
             keys=64,
             block=32,
             mask="abs(q - kv) <= 30",
@@ -186,17 +194,18 @@ SUBJECTS: dict[str, Subject] = {
             params=(Param("rel", "f32", ("H", "n"), True), Param("bias", "bf16", ("B", "H", "n"), True)),
         ),
         # No mask, scores as they are; f16.
-        _subject("plain", 16, "f16", Tiles(q=12, kv=32), keys=128, block=32),
-        # Panels of keys, of which the mask leaves every other, and panels of values.
+        _subject("plain", 16, "f16", Tiles(q=12, kv=32), rows=64, keys=64, block=32),
+        # Panels of keys, of which the mask leaves some, in two ranges, and of values; head dims that are one short of
+        # whole vectors; tiles of many blocks of rows; a table with four axes.
         _subject(
             "panels",
-            40,
+            31,
             "bf16",
-            Tiles(q=12, kv=160),
-            keys=160,
-            block=32,
-            value_dim=72,
-            mask="causal and kv // 32 % 2 == 0",
+            Tiles(q=24, kv=160),
+            value_dim=79,
+            mask="causal and (kv < 64 or q - kv < 100) and kv // 32 % 3 == 1",
+            score="s + table[b, h, q % 3, kv % 5]",
+            params=(Param("table", "f32", ("B", "H", 3, 5), True),),
         ),
     )
 }
