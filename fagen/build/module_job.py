@@ -42,7 +42,10 @@ def make_job(
     spec = load(path)
     variants = expand(spec)
     if not variants:
-        raise PlanError(Problem("every variant waits for keys that are not built yet", path=spec.path))
+        place = spec.entries[0].place
+        raise PlanError(
+            Problem("every variant waits for keys that are not built yet", spec.path, place.line, place.column)
+        )
     plans = plan_spec(spec, variants)
     headers = read_headers(templates_dir() / "include")
     kernels = {

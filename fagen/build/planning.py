@@ -19,13 +19,14 @@ from ..target import TARGETS
 
 def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
     """The plan of every variant for every target. Raises one :class:`PlanError` with all that the target cannot do."""
-    problems = [problem for name in spec.targets if (problem := _refuse_target(name, spec.path)) is not None]
+    problems = [problem for name in spec.targets if (problem := _refuse_target(name, spec)) is not None]
     plans = []
     for target, variant in product(() if problems else spec.targets, variants):
         try:
             plans.append(plan(variant, target, spec.isa, spec=spec.name))
         except PlanError as error:
-            problems += [replace(problem, path=spec.path, line=variant.line or None) for problem in error.problems]
+            line, column = variant.line or None, variant.column or None
+            problems += [replace(problem, path=spec.path, line=line, column=column) for problem in error.problems]
     if problems:
         raise PlanError(problems)
     return plans
@@ -55,16 +56,22 @@ def _place_in_template(error: Exception) -> tuple[str | None, int | None]:
     return (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
 
 
-def _refuse_target(name: str, path: str) -> Problem | None:
+def _refuse_target(name: str, spec: Spec) -> Problem | None:
     built = ", ".join(other for other, target in TARGETS.items() if target.built)
     if name == "native":
         message = (
             "target native: no GPU is visible here" if not _gpu_visible() else "target native: no GPU is built for yet"
         )
-        return Problem(message, path=path, hint=f"name a target: {', '.join(TARGETS)} (built so far: {built})")
+        return _at(spec, name, message, f"name a target: {', '.join(TARGETS)} (built so far: {built})")
     if not TARGETS[name].built:
-        return Problem(f"target {name}: its schedule is not built yet", path=path, hint=f"built so far: {built}")
+        return _at(spec, name, f"target {name}: its schedule is not built yet", f"built so far: {built}")
     return None
+
+
+def _at(spec: Spec, target: str, message: str, hint: str) -> Problem:
+    """A problem where the spec names a target."""
+    place = spec.target_places[target]
+    return Problem(message, spec.path, place.line, place.column, hint)
 
 
 def _gpu_visible() -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fagen.runtime.variant import Param, Variant
-
+from ..runtime.variant import Param, Variant
 from .conditions import Analyst
 from .graph import Graph, Node
 from .limits import EVERYTHING, Limit, Solver

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from fagen.errors import PlanError
-from fagen.runtime.language import parse
-from fagen.runtime.variant import Expression, Param, Variant
-
+from ..errors import PlanError
+from ..runtime.language import parse
+from ..runtime.variant import Expression, Param, Variant
 from .access import classify, direct_axes, owners
 from .code import CPU_VECTOR, KernelCode, ParamGrad, Snippet
 from .derive import derivative

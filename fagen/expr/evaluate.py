@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fagen.runtime.variant import Variant
-
+from ..runtime.variant import Variant
 from . import bounds
 from .analysis import MaskAnalysis, analyse
 from .bounds import Reals, Span, Tri

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fagen.errors import PlanError
-
+from ..errors import PlanError
 from .graph import round_f32
 from .sizes import INT32, INT64
 

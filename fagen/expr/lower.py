@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fagen.errors import PlanError
-from fagen.runtime.language import nodes as tree
-from fagen.runtime.variant import Param
-
+from ..errors import PlanError
+from ..runtime.language import nodes as tree
+from ..runtime.variant import Param
 from .graph import Graph, Node, Type
 
 _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}

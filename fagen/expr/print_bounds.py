@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from fagen.runtime.variant import Variant
-
+from ..runtime.variant import Variant
 from .analysis import MaskAnalysis, analyse
 from .conditions import Equal, Linear, Literal, Ordered, Truth, nodes_of
 from .graph import Graph, Node

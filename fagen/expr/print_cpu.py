@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fagen.runtime.variant import Param
-
+from ..runtime.variant import Param
 from .access import Access, classify
 from .code import Snippet
 from .graph import REAL_FUNCTIONS, Graph, Node, below

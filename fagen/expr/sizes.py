@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fagen.runtime.variant import Param
-
+from ..runtime.variant import Param
 from .graph import Graph, Node, below
 
 # The largest length, and so position, that kernels accept, and the most heads and batch entries: with it

@@ -55,7 +55,7 @@ class Variant:
 
     ``scale`` None means 1/sqrt(head_dim); ``mask`` None admits every pair; ``score`` None is the identity.
     ``params`` are exactly those the expressions read, in the order the spec declares them.
-    ``line`` is the variant's line in the spec.
+    ``line`` and ``column`` are the variant's place in the spec.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Variant:
     isa: str = "native"
     tiles: Tiles = Tiles()
     line: int = 0
+    column: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars; :meth:`from_json` is its inverse."""

@@ -6,9 +6,9 @@
 Reads no more than the file it is given, writes and runs nothing.
 """
 
-from fagen.spec.expand import MAX_PARAMS, MAX_VARIANTS, expand
-from fagen.spec.load import load, load_text
-from fagen.spec.model import Entry, Spec
-from fagen.spec.schema import schema
+from .expand import MAX_PARAMS, MAX_VARIANTS, expand
+from .load import load, load_text
+from .model import Entry, Spec
+from .schema import schema
 
 __all__ = ["MAX_PARAMS", "MAX_VARIANTS", "Entry", "Spec", "expand", "load", "load_text", "schema"]

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from fagen.runtime.language import (
+from ..runtime.language import (
     Binary,
     Call,
     Compare,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fagen.errors import Problem
+from ..errors import Problem
 
 _ESCAPE_LENGTHS = {"x": 4, "u": 6, "U": 10}
 

@@ -8,16 +8,16 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fagen.errors import SpecError
-from fagen.runtime.language import Node
-from fagen.runtime.variant import Expression, Param, Tiles, Variant
-from fagen.spec import names
-from fagen.spec.document import Place, Scalar, describe, shorten
-from fagen.spec.expressions import Names, params_read, read, read_constant, resolved, words_used, written
-from fagen.spec.features import PARTLY_BUILT, is_built, not_built_message, unbuilt_keys
-from fagen.spec.model import Entry, Spec, Value
-from fagen.spec.schema import variant_keys
-from fagen.spec.validate import Found, told
+from ..errors import SpecError
+from ..runtime.language import Node
+from ..runtime.variant import Expression, Param, Tiles, Variant
+from . import names
+from .document import Place, Scalar, describe, shorten
+from .expressions import Names, params_read, read, read_constant, resolved, words_used, written
+from .features import PARTLY_BUILT, is_built, not_built_message, unbuilt_keys
+from .model import Entry, Spec, Value
+from .schema import variant_keys
+from .validate import Found, told
 
 MAX_VARIANTS = 1000  # of a spec
 MAX_PARAMS = 16  # read by one variant: kMaxParams of params.h
@@ -101,7 +101,15 @@ class _Family:
                 continue
             numbers = {axis: value.value for axis, value in chosen.items() if _is_number(value.value)}
             of_variant = {axis: value for axis, value in chosen.items() if axis in variant_keys()}
-            yield _Member(name, {**entry.values, **of_variant}, {**self.spec.consts, **numbers}, listed)
+            values = {**entry.values, **of_variant}
+            yield _Member(name, values, {**self._widths(values), **self.spec.consts, **numbers}, listed)
+
+    def _widths(self, values: Mapping[str, Value]) -> dict[str, int | float]:
+        """The head dims as constants, unless the spec gives their names to something else."""
+        head_dim = values.get("head_dim")
+        widths = {"head_dim": head_dim, "value_dim": values.get("value_dim", head_dim)}
+        taken = self.spec.params.keys() | self.spec.defines.keys()
+        return {key: value.value for key, value in widths.items() if value is not None and key not in taken}
 
     def _template_is_right(self) -> bool:
         rest = _BARE_NAME.sub(lambda match: " " * len(match.group()), self.entry.template)
@@ -159,7 +167,9 @@ class _Family:
                 self.entry.place,
                 "set it here, in its matrix or under `defaults`",
             )
-        known = Names(self.spec.params, member.consts, self.spec.defines, self.spec.broken)
+        missing = {key for key in ("head_dim", "value_dim") if key in self.entry.broken or "head_dim" not in values}
+        broken = self.spec.broken | (missing - self.spec.params.keys() - self.spec.defines.keys())
+        known = Names(self.spec.params, member.consts, self.spec.defines, broken)
         mask, mask_tree = self._expression(values.get("mask"), "mask", known)
         score, score_tree = self._expression(values.get("score"), "score", known)
         scale = self._scale(values.get("scale"), known)
@@ -267,6 +277,7 @@ def _variant(
         isa=spec.isa,
         tiles=Tiles() if tiles is None else Tiles(tiles.q, tiles.kv, tiles.stages),
         line=entry.place.line,
+        column=entry.place.column,
     )
 
 

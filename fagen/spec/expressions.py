@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fagen.runtime.language import Define, LanguageError, Node, parse, reads, unparse
-from fagen.runtime.language.scope import Scope
-from fagen.runtime.variant import Expression, Param
-from fagen.spec.constant import NoValueError, value_of
-from fagen.spec.document import Document, Scalar
-from fagen.spec.quoting import quoted
-from fagen.spec.validate import Found
+from ..runtime.language import Define, LanguageError, Node, parse, reads, unparse
+from ..runtime.language.scope import Scope
+from ..runtime.variant import Expression, Param
+from .constant import NoValueError, value_of
+from .document import Document, Scalar
+from .quoting import quoted
+from .validate import Found
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Expressions are printed in comments of generated source, so what could end a comment or join its line to the next
@@ -136,6 +136,29 @@ def params_read(*nodes: Node | None) -> set[str]:
 def words_used(texts: list[str], defines: Mapping[str, Define]) -> set[str]:
     """Every word of the texts and of the macros they use, directly or through others."""
     return _reached({word for text in texts for word in _WORD.findall(text)}, defines)[1]
+
+
+def loops(defines: Mapping[str, Define]) -> list[list[str]]:
+    """Macros that use themselves through others or directly, used or not: each loop once, from its first macro on."""
+    uses = {
+        name: [word for word in dict.fromkeys(_WORD.findall(define.text)) if word in defines]
+        for name, define in defines.items()
+    }
+    found: list[list[str]] = []
+    done: set[str] = set()
+    for start in uses:
+        path, todo = [start], [iter(uses[start])]
+        while todo and start not in done:
+            name = next(todo[-1], None)
+            if name is None:
+                todo.pop()
+                done.add(path.pop())
+            elif name in path:
+                found.append(path[path.index(name) :])
+            elif name not in done:
+                path.append(name)
+                todo.append(iter(uses[name]))
+    return found
 
 
 def _reached(words: set[str], defines: Mapping[str, Define]) -> tuple[dict[str, Define], set[str]]:

@@ -10,20 +10,20 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from fagen.errors import Problem, SpecError
-from fagen.runtime.language import BUILT_INS, RESERVED, Define
-from fagen.runtime.variant import Param
-from fagen.spec import names
-from fagen.spec.document import Document, Mapping, Node, Place, Scalar, describe, shorten
-from fagen.spec.document import Sequence as SequenceNode
-from fagen.spec.expand import expand_all
-from fagen.spec.expressions import Names, misspelt, read_constant, strange, written
-from fagen.spec.features import unbuilt_keys
-from fagen.spec.model import Entry, Spec, Value
-from fagen.spec.schema import VariantKeys, variant_keys
-from fagen.spec.targets import read_target
-from fagen.spec.validate import Found, Validated, node_at, told, validate, validate_value
-from fagen.spec.yaml_tree import parse
+from ..errors import Problem, SpecError
+from ..runtime.language import BUILT_INS, RESERVED, Define
+from ..runtime.variant import Param
+from . import names
+from .document import Document, Mapping, Node, Place, Scalar, describe, shorten
+from .document import Sequence as SequenceNode
+from .expand import expand_all
+from .expressions import Names, loops, misspelt, read_constant, strange, written
+from .features import unbuilt_keys
+from .model import Entry, Spec, Value
+from .schema import VariantKeys, variant_keys
+from .targets import read_target
+from .validate import Found, Validated, node_at, told, validate, validate_value
+from .yaml_tree import parse
 
 MAX_BYTES = 512 * 1024
 
@@ -104,11 +104,13 @@ class _Reader:
         consts = self._consts()
         params = self._params()
         defines = self._defines()
+        targets = self._targets()
         return Spec(
             name=self.file.name,
             path=self.document.path,
             text=self.document.text,
-            targets=self._targets(),
+            targets=tuple(targets),
+            target_places=targets,
             isa=self.file.isa or "native",
             params=params,
             consts=consts,
@@ -122,11 +124,12 @@ class _Reader:
     def _place(self, *loc: str | int) -> Place:
         return node_at(self.root, loc).place
 
-    def _targets(self) -> tuple[str, ...]:
+    def _targets(self) -> dict[str, Place]:
+        """Their normal names, and where each stands."""
         node = self.root.entries.get("target")
-        if node is None or ("target",) in self.left_out:
-            return ()
         found: dict[str, Place] = {}
+        if node is None or ("target",) in self.left_out:
+            return found
         for item in node.items if isinstance(node, SequenceNode) else (node,):
             if not isinstance(item, Scalar):
                 continue
@@ -137,7 +140,7 @@ class _Reader:
                 self.say(f"target `{name}` stands twice", item.place, "remove one of them")
             elif name is not None:
                 found[name] = item.place
-        return tuple(found)
+        return found
 
     def _declare(self, name: str, kind: str, place: Place, problem: str | None) -> bool:
         """Whether ``name`` may name a param, constant or macro; says why not."""
@@ -213,6 +216,10 @@ class _Reader:
                 self.broken.add(name)
             else:
                 found[name] = Define(arguments, body.text)
+        for loop in loops(found):
+            place = self.declared[loop[0]][1]
+            self.say(f"macro `{loop[0]}` uses itself: {' -> '.join([*loop, loop[0]])}", place)
+            self.broken |= set(loop)
         return found
 
     def _arguments_are_right(self, macro: str, arguments: tuple[str, ...], place: Place) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fagen.runtime.language import Define
-from fagen.runtime.variant import Param
-from fagen.spec.document import Document, Node, Place
+from ..runtime.language import Define
+from ..runtime.variant import Param
+from .document import Document, Node, Place
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,4 +56,5 @@ class Spec:
     entries: tuple[Entry, ...]
     document: Document = field(repr=False)
     skipped: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    target_places: Mapping[str, Place] = field(default_factory=dict)
     broken: frozenset[str] = frozenset()  # names declared wrongly; empty in every Spec that load() returns

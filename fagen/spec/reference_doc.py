@@ -15,14 +15,14 @@ from typing import Any
 
 import yaml
 
-from fagen.resources import specs_dir
-from fagen.runtime.language import BUILT_INS, FUNCTIONS, NAMES, parse, unparse
-from fagen.runtime.variant import Param
-from fagen.spec import MAX_PARAMS, MAX_VARIANTS, expand, load, names, yaml_tree
-from fagen.spec.features import status
-from fagen.spec.load import MAX_BYTES
-from fagen.spec.schema import LEVELS
-from fagen.target import TARGETS
+from ..resources import specs_dir
+from ..runtime.language import BUILT_INS, FUNCTIONS, NAMES, parse, unparse
+from ..runtime.variant import Param
+from ..target import TARGETS
+from . import MAX_PARAMS, MAX_VARIANTS, expand, load, names, yaml_tree
+from .features import status
+from .load import MAX_BYTES
+from .schema import LEVELS
 
 _MARKED = re.compile(r"(<!-- generated: (?P<part>[\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

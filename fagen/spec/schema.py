@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from fagen.runtime.variant import DTYPES, PARAM_DTYPES
-from fagen.spec.features import PARTLY_BUILT, status, unbuilt_keys
-from fagen.target import ISAS
+from ..runtime.variant import DTYPES, PARAM_DTYPES
+from ..target import ISAS
+from .features import PARTLY_BUILT, status, unbuilt_keys
 
 EXTENTS = ("B", "H", "Hk", "Sq", "Skv", "n")
 MAX_RANK = 4

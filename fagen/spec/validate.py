@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fagen.errors import Problem
-from fagen.spec.document import Document, Mapping, Node, Place, Scalar, describe, shorten, to_python
-from fagen.spec.document import Sequence as SequenceNode
-from fagen.spec.schema import LEVELS, MAX_RANK, SpecFile
+from ..errors import Problem
+from .document import Document, Mapping, Node, Place, Scalar, describe, shorten, to_python
+from .document import Sequence as SequenceNode
+from .schema import LEVELS, MAX_RANK, SpecFile
 
 Loc = tuple[str | int, ...]
 
@@ -117,8 +117,9 @@ def _translate(root: Mapping, mistake: Any) -> Found:
     if kind == "extra_forbidden":
         return _unknown_key(root, loc)
     if kind == "missing":
-        holder = node_at(root, loc[:-1])
-        return Found(f"`{loc[-1]}` is missing{_of(loc[:-1])}", holder.place, word=str(loc[-1]))
+        holder, key = node_at(root, loc[:-1]), str(loc[-1])
+        hint = f"add it, for example `{key}: {_example(loc[:-1], key)}`"
+        return Found(f"`{key}` is missing{_of(loc[:-1])}", holder.place, hint)
     return _expected(mistake, node_at(root, loc), _name_of(loc))
 
 
@@ -142,6 +143,8 @@ def _expected(mistake: Any, node: Node, where: str) -> Found:
         hint = "write `false`"
     elif expected == "an expression" and where == "`mask`" and word == "true":
         hint = "leave `mask` out to admit every pair"
+    elif expected == "an expression" and where == "`mask`" and word == "false":
+        hint = "it would admit no pair, and every output would be 0; leave `mask` out to admit every pair"
     elif expected == "an expression" and isinstance(node, (SequenceNode, Mapping)):
         hint = "an expression that begins with a bracket or brace must be quoted"
     return Found(f"{where}: expected {expected}, found {found}", node.place, hint, word, choices)
@@ -165,10 +168,27 @@ def _unknown_key(root: Mapping, loc: Loc) -> Found:
     return Found(message, written.place, hint, key, known)
 
 
+def _example(loc: Loc, key: str) -> str:
+    """A value for a key of the level at a path, as YAML."""
+    return _in_yaml((LEVELS[_level(loc)].model_fields[key].examples or ["..."])[0])
+
+
+def _in_yaml(value: Any) -> str:
+    """A value of the schema's examples in one line of YAML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_in_yaml(item)}" for key, item in value.items()) + "}"
+    return "[" + ", ".join(map(_in_yaml, value)) + "]" if isinstance(value, list) else str(value)
+
+
 def _known_keys(loc: Loc) -> tuple[str, ...]:
     """The keys of the level at a path."""
-    name = next((str(part) for part in reversed(loc) if part in LEVELS), "top level")
-    return tuple(LEVELS[name].model_fields)
+    return tuple(LEVELS[_level(loc)].model_fields)
+
+
+def _level(loc: Loc) -> str:
+    if loc[:1] == ("params",):  # a param may be called as a level is
+        return "params"
+    return next((str(part) for part in reversed(loc) if part in LEVELS), "top level")
 
 
 def _of(loc: Loc) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from fagen.errors import Problem, SpecError
-from fagen.spec.document import Document, Mapping, Node, Place, Scalar, Sequence, line_starts, place_at, shorten
-from fagen.spec.quoting import hint_for_yaml_error
+from ..errors import Problem, SpecError
+from .document import Document, Mapping, Node, Place, Scalar, Sequence, line_starts, place_at, shorten
+from .quoting import hint_for_yaml_error
 
 MAX_DEPTH = 32
 MAX_PROBLEMS = 50  # told of one file's YAML

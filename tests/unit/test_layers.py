@@ -58,6 +58,14 @@ def test_what_a_module_carries_stands_alone() -> None:
                 assert name.split(".")[0] in {*sys.stdlib_module_names, "torch"}, f"{path} imports {name}"
 
 
+def test_within_the_package_imports_are_relative() -> None:
+    """One way for all, and the way that lets a published module carry its part of it."""
+    absolute = {
+        str(path) for path in FILES for name, level in imports(path) if not level and name.split(".")[0] == "fagen"
+    }
+    assert absolute == set()
+
+
 def test_the_compilers_part_of_it_needs_no_torch() -> None:
     for path in RUNTIME.rglob("*.py"):
         if within(path, RUNTIME, WITHOUT_TORCH):

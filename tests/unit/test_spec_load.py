@@ -37,7 +37,7 @@ def refused(text: str) -> str:
 
 def test_defaults_of_the_language() -> None:
     variant = only("variants: [{name: a, head_dim: 64}]")
-    assert variant == Variant(name="a", head_dim=64, value_dim=64, line=4)
+    assert variant == Variant(name="a", head_dim=64, value_dim=64, line=4, column=11)
     assert (variant.dtype, variant.layout, variant.backward, variant.scale) == ("bf16", "bshd", True, None)
     assert (variant.mask, variant.score, variant.sink, variant.params) == (None, None, False, ())
 
@@ -63,6 +63,7 @@ def test_every_key_reaches_the_variant() -> None:
         deterministic=True,
         tiles=Tiles(32, 48, 2),
         line=5,
+        column=12,
     )
     assert variant.mask is not None
     assert variant.score is not None
@@ -260,7 +261,7 @@ def test_the_order_of_keys_changes_nothing() -> None:
     def facts(spec_text: str) -> list[dict]:
         found = [variant.to_json() for variant in expand(load_text(spec_text))]
         for variant in found:
-            variant.pop("line")
+            del variant["line"], variant["column"]
             for key in ("mask", "score"):
                 if variant[key]:
                     variant[key] = (variant[key]["text"], variant[key]["resolved"])
