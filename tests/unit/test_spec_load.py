@@ -37,7 +37,7 @@ def refused(text: str) -> str:
 
 def test_defaults_of_the_language() -> None:
     variant = only("variants: [{name: a, head_dim: 64}]")
-    assert variant == Variant(name="a", head_dim=64, value_dim=64, line=4, column=11)
+    assert variant == Variant(name="a", head_dim=64, value_dim=64, line=4, column=19)
     assert (variant.dtype, variant.layout, variant.backward, variant.scale) == ("bf16", "bshd", True, None)
     assert (variant.mask, variant.score, variant.sink, variant.params) == (None, None, False, ())
 
