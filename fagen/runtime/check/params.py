@@ -106,7 +106,8 @@ def _draw(param: Param, use: Usage, shape: tuple[int, ...], case: Case, generato
             values = torch.where(steps == 0, values.sign(), steps) / _STEPS
         if case.values == "shut" and use.added:
             values[torch.rand(shape, generator=generator) < 0.125] = -torch.inf
-            values[torch.rand(shape[:-1], generator=generator) < 0.25] = -torch.inf
+            lines = values.view(-1, *shape[-1:])  # every third of them whole, though not of few the first
+            lines[1::3] = -torch.inf
         return values.to(dtype)
     if param.dtype == "bool":
         low, high = 0, 2
