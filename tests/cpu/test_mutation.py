@@ -87,6 +87,19 @@ def test_mutants_of_a_line():
     assert all(mutant.function == "f" and mutant.number == 2 for mutant in mutants("x.h", text))
 
 
+def test_lengths_of_arrays_are_left_alone():
+    lines = (
+        "  Word keys[kTileKv * kRows];  // of a tile",
+        "  typename Product::Vector bt[kRows];",
+        "  float a[kRows][kLanes], b[kLanes];",
+        "inline void transpose(V (&v)[kLanes]) {",
+    )
+    assert [mutants("x.h", line) for line in lines] == [[]] * len(lines)
+    (mutant,) = mutants("x.h", "  T lanes[kLanes] = {0.0f};")
+    assert mutant.after == "  T lanes[kLanes] = {1.0f};"
+    assert "  return lanes[n + 1];" in [mutant.after for mutant in mutants("x.h", "  return lanes[n];")]
+
+
 def test_a_list_of_equivalent_mutants(tmp_path):
     (tmp_path / "some.toml").write_text(
         """

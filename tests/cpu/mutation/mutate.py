@@ -100,7 +100,7 @@ _SWAPS: tuple[tuple[str, str], ...] = (
 )
 # A factor of a product: `a * b` keeps either.
 _FACTOR = re.compile(r"(?P<left>[\w.\[\]>-]+(?:\([^()]*\))?) \* (?P<right>[\w.\[\]>-]+(?:\([^()]*\))?)")
-_INDEX = re.compile(r"\[(?P<index>[^\[\]]+)\]")
+_INDEX = re.compile(r"\[(?P<index>[^\[\]&]+)\]")  # and no capture
 _CONDITION = re.compile(r"\b(?P<kind>if|while) \((?P<condition>.+)\)(?P<rest> [^()]*;| \{| continue;)?$")
 _TERNARY = re.compile(
     r"(?P<before>[=(,] ?|return )(?P<test>[^?=(,]+(?:\([^()]*\)[^?=(,]*)?) \? (?P<yes>[^?:]+) : (?P<no>[^;,]+)"
@@ -109,8 +109,13 @@ _LOOP = re.compile(r"for \((?P<type>\w+) (?P<name>\w+) = (?P<start>[^;]+); (?P<r
 _ADDRESS = re.compile(
     r"(?P<base>\b(?:own|tile|p|item|work|tile\w*|\w+)(?:\.|->)?\w+) \+ (?P<offset>[\w.]+(?: \* [\w.]+)*)(?=[,)])"
 )
-# An array in a struct: its length is memory, not what is computed.
-_FIELD = re.compile(r"^\s*(?:alignas\(\d+\) )?(?:const )?\w+(?:<\w+>)? \w+\[[^\]]+\](?:, [\w\[\]]+)*;")
+# The lengths of arrays where they are declared are left alone: they are memory, not what is computed. An index that
+# goes past one is another matter, and traps in a trial.
+_LENGTHS = re.compile(
+    r"^\s*(?:alignas\(\d+\) )?(?:const )?(?:typename )?(?!return )[\w:]+(?:<\w+>)?[ *]+"
+    r"(?P<lengths>\w+(?:\[[^\]]*\])+(?:, \w+(?:\[[^\]]*\])+)*)(?: = |;)"
+    r"|\(&\w+\)(?P<of_reference>\[[^\]]*\])"
+)
 # A whole statement that can go without leaving a name undeclared: an assignment or a call, not a declaration.
 _STATEMENT = re.compile(
     r"^\s*(?:[\w.\[\]>*()\s-]+(?: [+*/-]?= |\+\+|--)|[\w:]+(?:<[^;]*>)?\(|\+\+|continue;|break;).*;$"
@@ -161,21 +166,22 @@ def _lines(text: str) -> Iterator[tuple[int, str, str]]:
 
 def _line_mutants(line: str) -> Iterator[str]:
     code, comment = _split_comment(line)
+    declared = _LENGTHS.search(code)
+    lengths = declared.span("lengths" if declared["lengths"] else "of_reference") if declared else (0, 0)
 
     def changed(start: int, end: int, text: str) -> str:
+        if lengths[0] <= start and end <= lengths[1]:
+            return line
         return code[:start] + text + code[end:] + comment
 
     for pattern, replacement in _SWAPS:
         for match in re.finditer(pattern, code):
             yield changed(match.start(), match.end(), replacement)
-    if _FIELD.match(code):
-        return
     for match in _overlapping(_FACTOR, code):
         yield changed(match.start(), match.end(), match["left"])
         yield changed(match.start(), match.end(), match["right"])
     for match in _INDEX.finditer(code):
-        if not _declares_array(code, match):
-            yield changed(match.start("index"), match.end("index"), f"{match['index']} + 1")
+        yield changed(match.start("index"), match.end("index"), f"{match['index']} + 1")
     for match in _ADDRESS.finditer(code):
         yield changed(match.start(), match.end(), match["base"])
     if match := _CONDITION.search(code):
@@ -202,11 +208,6 @@ def _overlapping(pattern: re.Pattern[str], code: str) -> Iterator[re.Match[str]]
     while match := pattern.search(code, at):
         yield match
         at = match.start("right")
-
-
-def _declares_array(code: str, index: re.Match[str]) -> bool:
-    """Whether the brackets are a declaration's size: `float x[kRows * kTileKv];`."""
-    return bool(re.match(r"^\s*(?:alignas\(\d+\) )?(?:const )?\w+(?:<\w+>)? \w+$", code[: index.start()]))
 
 
 def _split_comment(line: str) -> tuple[str, str]:
