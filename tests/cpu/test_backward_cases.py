@@ -158,6 +158,20 @@ def test_the_same_bits_on_every_run_and_for_any_number_of_threads() -> None:
             assert all(torch.equal(got[name], want[name]) for name in want), (heads, threads)
 
 
+def test_items_wait_for_a_slow_one() -> None:
+    """The first keys' mask is slow and the next keys see few rows, so that later items would overtake both."""
+    slow = "(q * q + kv * 7) % 11 % 7 % 5 % 3 != 1 and (q + kv * kv) % 13 % 11 % 7 % 5 % 3 != 1"
+    few = "kv >= 64 and (kv >= 128 or h == 0 and q < 400)"
+    v = variant("awaited", 16, "f32", mask=f"{few} or kv < 64 and {slow}", tiles=Tiles(q=8, kv=64), backward=True)
+    q, k, w = draw(v, B=1, H=2, Hk=1, Sq=8000, Skv=300)
+    call = backward_kernel(v)
+    o, lse = call.forward(q, k, w)
+    want = call(q, k, w, o, lse, q, threads=1)
+    for threads in (2, 3, 5):
+        got = call(q, k, w, o, lse, q, threads=threads)
+        assert all(torch.equal(got[name], want[name]) for name in want), threads
+
+
 def test_calls_at_the_same_time() -> None:
     """More threads than cores, all of them in lines that wait for each other."""
     v = variant("crowded", 16, "f32", mask="causal", tiles=Tiles(q=8, kv=64), backward=True)
