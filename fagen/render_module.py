@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .render import environment
 from .runtime.shapes import argument_names, gradient_params, shape_of, tensor_shape
-from .runtime.variant import Expression, Param, Variant
+from .runtime.variant import TORCH_DTYPES, Expression, Param, Variant
 
 # How the host unit is compiled and linked, besides `-I` for torch's include/ and fagen's templates/include/ and `-L`
 # for torch's lib/. No rpath: torch is in the process before the library is loaded.
@@ -25,19 +25,8 @@ HOST_FLAGS = (
 )
 LINK_FLAGS = ("-shared", "-ltorch_cpu", "-lc10")
 
-# Names in a module that its variants may not take.
-RESERVED_NAMES = frozenset({"attention", "check", "runtime", "sources", "tile_counts", "variants"})
-
 _EXTENTS = {"B": "kB", "H": "kH", "Hk": "kHk", "Sq": "kSq", "Skv": "kSkv", "n": "kAny"}
 _CPP_DTYPES = {"bool": "boolean"}
-_TORCH_DTYPES = {
-    "f32": "float32",
-    "bf16": "bfloat16",
-    "f16": "float16",
-    "i32": "int32",
-    "i64": "int64",
-    "bool": "bool",
-}
 
 
 @dataclass(frozen=True)
@@ -161,7 +150,7 @@ def _param_text(param: Param) -> _ParamText:
         grad=_truth(param.grad),
         rank=len(param.shape),
         extents=", ".join(extents),
-        doc=f"{shape_of(param)} torch.{_TORCH_DTYPES[param.dtype]}; {grad}",
+        doc=f"{shape_of(param)} torch.{TORCH_DTYPES[param.dtype]}; {grad}",
     )
 
 
@@ -169,13 +158,13 @@ def _summary(variant: Variant) -> str:
     parts = [f"head_dim {variant.head_dim}"]
     if variant.value_dim != variant.head_dim:
         parts.append(f"value_dim {variant.value_dim}")
-    parts.append(f"torch.{_TORCH_DTYPES[variant.dtype]}")
+    parts.append(f"torch.{TORCH_DTYPES[variant.dtype]}")
     parts += ["masked"] * (variant.mask is not None) + ["changed scores"] * (variant.score is not None)
     return ", ".join(parts + ["a sink"] * variant.sink)
 
 
 def _docs(variant: Variant, params: tuple[_ParamText, ...]) -> tuple[str, ...]:
-    dtype = f"torch.{_TORCH_DTYPES[variant.dtype]}"
+    dtype = f"torch.{TORCH_DTYPES[variant.dtype]}"
     scale = "1/sqrt(head_dim)" if variant.scale is None else repr(variant.scale)
     row = "i + (Skv - Sq)" if variant.align == "bottom_right" else "i"
     lines = [

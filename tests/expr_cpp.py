@@ -68,7 +68,7 @@ _PAIR = """\
 def _scope(code: KernelCode, grads: bool = False) -> list[str]:
     declarations = (*code.declarations, *(code.grad_declarations if grads else ()))
     return [
-        *declarations,
+        *(each.text for each in declarations),
         "const int32_t b = ask.b, h = ask.h, hk = ask.hk, q_len = ask.q_len, kv_len = ask.kv_len;",
     ]
 

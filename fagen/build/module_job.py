@@ -11,23 +11,23 @@ from typing import Any
 
 from .. import __version__
 from ..errors import PlanError, Problem
-from ..render import Source
-from ..render_module import HOST_FLAGS, LINK_FLAGS, render_module
+from ..render_module import LINK_FLAGS, render_module
 from ..resources import templates_dir
 from ..runtime.variant import Variant
 from ..spec import expand, load
 from ..target import ISAS
 from ..toolchain import OLDEST_TORCH, Compiler, Torch
 from .cache import Cache
+from .check import check_module
 from .compile import Unit
 from .failure import shown_path
 from .job import Job
-from .keys import Headers, digest, object_key, read_headers
+from .keys import Headers, digest, read_headers
 from .planning import plan_spec, render_plan
 from .progress import Progress
+from .units import HOST, host_unit, kernel_unit
 
 _RUNTIME = Path(__file__).resolve().parents[1] / "runtime"
-_HOST = "binding.cpp"
 _NAME = "name.cpp"  # the one unit that holds the namespace
 
 
@@ -49,7 +49,7 @@ def make_job(
     plans = plan_spec(spec, variants)
     headers = read_headers(templates_dir() / "include")
     kernels = {
-        p.variant.name: [_kernel(source, headers, compiler) for source in render_plan(p, spec.path)] for p in plans
+        p.variant.name: [kernel_unit(source, headers, compiler) for source in render_plan(p, spec.path)] for p in plans
     }
     isas = list(dict.fromkeys(p.isa for p in plans if p.isa is not None))
     features = tuple(dict.fromkeys(feature for isa in isas for feature in ISAS[isa].features))
@@ -60,9 +60,9 @@ def make_job(
     def front_key(variant: Variant) -> str:
         """Of all that stands between a caller and this variant's kernels, whatever other variants there are."""
         files = module_files("", [variant])
-        return digest([files, host_unit(files[_HOST], headers, compiler, torch).key])
+        return digest([files, host_unit(files[HOST], headers, compiler, torch).key])
 
-    host = host_unit(module_files(f"fagen_{spec.name}")[_HOST], headers, compiler, torch)
+    host = host_unit(module_files(f"fagen_{spec.name}")[HOST], headers, compiler, torch)
     units = [host, *(unit for group in kernels.values() for unit in group)]
     hash8 = digest([spec.name, sorted(unit.key for unit in units)])[:8]
     files = module_files(f"fagen_{spec.name}_{hash8}")
@@ -73,15 +73,13 @@ def make_job(
         _write_sources(folder / "sources", units, headers)
         (folder / "sources" / _NAME).write_text(name_unit, encoding="utf-8")
         for name, text in files.items():
-            if name not in (_HOST, _NAME):
+            if name not in (HOST, _NAME):
                 (folder / name).write_text(text, encoding="utf-8")
         _copy_runtime(folder / "runtime")
 
     def run_check(folder: Path, kept: Path, progress: Progress) -> Mapping[str, Any]:
         if check == "off":
             return {}
-        from ..check import check_module
-
         command = f"fagen check {shlex.quote(str(shown_path(kept)))} -v"
         return check_module(folder, level=check, cache=verdicts, progress=progress, command=command)
 
@@ -126,22 +124,6 @@ def make_job(
         fill=fill,
         check=run_check,
     )
-
-
-def _kernel(source: Source, headers: Headers, compiler: Compiler) -> Unit:
-    key = object_key(source.text, source.flags, headers, compiler=compiler.identity)
-    return Unit(source.name, f"{source.variant} {source.direction}", source.text, tuple(source.flags), key)
-
-
-def host_unit(text: str, headers: Headers, compiler: Compiler, torch: Torch) -> Unit:
-    """The unit of a module's ``binding.cpp``."""
-    # torch's headers are known by its version; where they are is this machine's business.
-    key = object_key(
-        text, HOST_FLAGS, headers, compiler=compiler.identity, extra=[f"torch {torch.version}", *LINK_FLAGS]
-    )
-    local = [f"-isystem{folder}" for folder in torch.include_dirs]
-    local.append(f"-fmacro-prefix-map={torch.root}=torch")  # its headers put their own paths into messages
-    return Unit(_HOST, "binding", text, HOST_FLAGS, key, tuple(local))
 
 
 def _copy_runtime(folder: Path) -> None:

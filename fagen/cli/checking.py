@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
+from ..build.check import check_folder
 from ..build.published import damaged_file
-from ..check import check_folder
 from ..errors import CheckError, FagenError, Problem, SpecError
 from ..runtime.check.report import FAILED, table
 from .listing import find_module, read_module

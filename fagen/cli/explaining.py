@@ -11,7 +11,7 @@ from ..build.planning import plan_spec
 from ..build.published import read_manifest
 from ..errors import PlanError, Problem, SpecError
 from ..explain import explain
-from ..plan import Plan
+from ..plan import Plan, plan_from_json
 from ..resources import specs_dir
 from ..spec import expand, load
 from .output import print_json
@@ -37,7 +37,7 @@ def _find(name: str, spec: Path | None, out: Path) -> Plan:
     for path in sorted(out.glob("*/manifest.json")) if spec is None else []:
         for entry in (read_manifest(path.parent) or {"variants": []})["variants"]:
             if entry["variant"]["name"] == name:
-                return Plan.from_json(entry["plan"])
+                return plan_from_json(entry["plan"])
         places.append(str(shown_path(path.parent.absolute())))
     for path in [spec] if spec is not None else sorted(specs_dir().rglob("*.yaml")):
         loaded = load(path)

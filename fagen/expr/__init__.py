@@ -4,8 +4,8 @@ In the order an expression passes through: lower (tree to graph), derive; condit
 of a mask before run time); print_cpu and print_bounds (C++), or evaluate (the same bounds, in Python).
 """
 
-from .code import CPU_VECTOR, KernelCode, ParamGrad, Snippet
+from .code import CPU_VECTOR, ArrayDeclaration, KernelCode, ParamGrad, Snippet
 from .emit import emit
 from .sizes import MAX_LENGTH
 
-__all__ = ["CPU_VECTOR", "MAX_LENGTH", "KernelCode", "ParamGrad", "Snippet", "emit"]
+__all__ = ["CPU_VECTOR", "MAX_LENGTH", "ArrayDeclaration", "KernelCode", "ParamGrad", "Snippet", "emit"]

@@ -55,6 +55,25 @@ class ParamGrad:
 
 
 @dataclass(frozen=True)
+class ArrayDeclaration:
+    """The array ``name`` of a param, or of its gradient: ``rank`` axes of ``element``, seen through ``source``.
+
+    ``param_index`` says which param.
+    """
+
+    name: str
+    element: str
+    rank: int
+    source: str
+    param_index: int
+
+    @property
+    def text(self) -> str:
+        """The statement that makes it."""
+        return f"const Array<{self.element}, {self.rank}> {self.name}({self.source});"
+
+
+@dataclass(frozen=True)
 class KernelCode:
     """All that a kernel says about its variant's expressions.
 
@@ -71,8 +90,8 @@ class KernelCode:
     indexes i. ``tests_params`` are the params whose entries the three look through.
     """
 
-    declarations: tuple[str, ...]
-    grad_declarations: tuple[str, ...]
+    declarations: tuple[ArrayDeclaration, ...]
+    grad_declarations: tuple[ArrayDeclaration, ...]
     score: Snippet | None
     score_mask: Snippet | None
     score_grad: Snippet
@@ -93,6 +112,8 @@ class KernelCode:
         values = dict(data)
         for key in ("score", "score_mask", "score_grad", "score_grad_mask"):
             values[key] = values[key] and Snippet(**{name: tuple(part) for name, part in values[key].items()})
+        for key in ("declarations", "grad_declarations"):
+            values[key] = [ArrayDeclaration(**each) for each in values[key]]
         values["param_grads"] = [ParamGrad(**_with_tuples(grad)) for grad in values["param_grads"]]
         return cls(**_with_tuples(values))
 

@@ -6,20 +6,14 @@ from collections.abc import Mapping
 
 from ..errors import PlanError
 from ..runtime.language import nodes as tree
+from ..runtime.language.extents import element_type
 from ..runtime.variant import Param
-from .graph import Graph, Node, Type
+from .graph import Graph, Node
 
 _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
 # A kernel's comparisons: > and >= are < and <= with their sides exchanged, which NaN respects.
 _COMPARISONS = {"<": ("lt", False), "<=": ("le", False), ">": ("lt", True), ">=": ("le", True), "==": ("eq", False)}
 _MULTIPLIED_OUT = 4  # a real number's powers up to this one are products; beyond it they go through pow
-
-
-def param_type(param: Param) -> Type:
-    """What an element of a param is to an expression."""
-    if param.dtype == "bool":
-        return "bool"
-    return "int" if param.dtype in ("i32", "i64") else "real"
 
 
 def lower(graph: Graph, root: tree.Node, params: Mapping[str, Param]) -> Node:
@@ -51,9 +45,9 @@ def _lower_one(graph: Graph, node: tree.Node, params: Mapping[str, Param], done:
         case tree.Number(value=value):
             return graph.real(value)
         case tree.Name(id=name):
-            return graph.read(name, (), param_type(params[name])) if name in params else graph.name(name)
+            return graph.read(name, (), element_type(params[name])) if name in params else graph.name(name)
         case tree.Read(param=name, indices=indices):
-            return graph.read(name, tuple(done[id(index)] for index in indices), param_type(params[name]))
+            return graph.read(name, tuple(done[id(index)] for index in indices), element_type(params[name]))
         case tree.Unary(x=x):
             return graph.neg(done[id(x)])
         case tree.Binary(op="/", left=left, right=right):

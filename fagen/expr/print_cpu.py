@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..runtime.variant import Param
 from .access import Access, classify
-from .code import Snippet
+from .code import ArrayDeclaration, Snippet
 from .graph import REAL_FUNCTIONS, Graph, Node, below
 from .literals import float_literal, int_literal
 from .sizes import Sizes
@@ -60,15 +60,15 @@ def grad_name(param: str) -> str:
     return f"{array_name(param)}_grad"
 
 
-def declare_array(param: Param, index: int) -> str:
-    """The statement that makes a param's array."""
-    element = _ELEMENTS[param.dtype]
-    return f"const Array<const {element}, {len(param.shape)}> {array_name(param.name)}(p.params[{index}]);"
+def declare_array(param: Param, index: int) -> ArrayDeclaration:
+    """A param's array."""
+    element = f"const {_ELEMENTS[param.dtype]}"
+    return ArrayDeclaration(array_name(param.name), element, len(param.shape), f"p.params[{index}]", index)
 
 
-def declare_grad(param: Param, index: int) -> str:
-    """The statement that makes the array of a param's gradient."""
-    return f"const Array<float, {len(param.shape)}> {grad_name(param.name)}(p.d_params[{index}]);"
+def declare_grad(param: Param, index: int) -> ArrayDeclaration:
+    """The array of a param's gradient."""
+    return ArrayDeclaration(grad_name(param.name), "float", len(param.shape), f"p.d_params[{index}]", index)
 
 
 class Printer:

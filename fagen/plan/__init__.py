@@ -3,6 +3,6 @@
 from .context import context, direction_names, shared_names
 from .make import plan
 from .model import Plan
-from .schedule import schedule
+from .schedules import plan_from_json, schedule
 
-__all__ = ["Plan", "context", "direction_names", "plan", "schedule", "shared_names"]
+__all__ = ["Plan", "context", "direction_names", "plan", "plan_from_json", "schedule", "shared_names"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .model import Plan
-from .schedule import schedule
+from .schedules import schedule
 
 
 def shared_names(plan: Plan) -> Mapping[str, object]:

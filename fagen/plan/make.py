@@ -8,7 +8,7 @@ from ..errors import PlanError, Problem
 from ..runtime.variant import Variant
 from ..target import TARGETS, Target
 from .model import Plan
-from .schedule import schedule
+from .schedules import schedule
 
 
 def plan(variant: Variant, target: str = "cpu", isa: str = "native", *, spec: str = "") -> Plan:

@@ -60,19 +60,5 @@ class Plan:
         return (*self.flags, chosen.optimize)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, lists and scalars; :meth:`from_json` is its inverse."""
+        """Plain dicts, lists and scalars; :func:`plan_from_json` is its inverse."""
         return asdict(replace(self, why=dict(self.why)))  # asdict copies no mapping proxy
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """The plan that a manifest holds."""
-        from .schedule import schedule
-
-        values = dict(data)
-        values["variant"] = Variant.from_json(values["variant"])
-        values["flags"] = tuple(values["flags"])
-        values["code"] = KernelCode.from_json(values["code"])
-        types = schedule(values["schedule"])
-        values["forward"] = types.forward(**values["forward"])
-        values["backward"] = values["backward"] and types.backward(**values["backward"])
-        return cls(**values)

@@ -27,10 +27,3 @@ class Schedule:
     direction_names: Callable[[Plan, str], Mapping[str, object]]
     key_bytes: Callable[[Plan], int]
     row_bytes: Callable[[Plan], int]
-
-
-def schedule(name: str) -> Schedule:
-    """The schedule that targets call ``name``. Raises KeyError if it is not built."""
-    from .cpu import CPU
-
-    return {"cpu": CPU}[name]

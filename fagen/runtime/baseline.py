@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from .arguments import arguments
+from .fakes import DTYPES
 from .reference import attend
 from .variant import Variant
-
-_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def baseline(
@@ -30,7 +29,7 @@ def baseline(
     variant's dtype; products are of numbers in that dtype, accumulated in float32; o is rounded to it, lse is float32.
     A gradient has its tensor's dtype: pass q, k and v in the variant's to have theirs rounded as a kernel's are.
     """
-    unit = _DTYPES[variant.dtype]
+    unit = DTYPES[variant.dtype]
     checked = arguments(variant, q, k, v, scale, sink, params or {}, torch.float32, unit)
     o, lse = attend(variant, checked, torch.float32, unit)
     return o.to(unit), lse

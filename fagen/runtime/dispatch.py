@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,41 +14,18 @@ from torch import Tensor
 from .fakes import DTYPES
 from .language import LanguageError, canonical, parse, unparse
 from .language.nodes import Name, walk
+from .owner import Owner
+from .request import Request
 from .suggest import describe, nearest, spec_entry, with_extents
 from .variant import Expression, Param, Variant
 
-if TYPE_CHECKING:
-    from .module import Module
-
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a call asks for, in so far as it decides the variant. Hashable: the choice is made once for each.
-
-    ``mask`` and ``score`` are the caller's texts, ``params`` what is known of the run-time inputs passed; ``scaled``
-    says that the call brings a scale of its own.
-    """
-
-    mask: str | None
-    score: str | None
-    head_dim: int
-    value_dim: int
-    dtype: str
-    device: str
-    sink: bool
-    params: tuple[Param, ...]
-    layout: str | None
-    backward: bool
-    align: str
-    scaled: bool
 
 
 class Dispatcher:
     """``attention`` of one module."""
 
-    def __init__(self, module: Module):
+    def __init__(self, module: Owner):
         self._module = module
         self._declared = {param.name: param for variant in module.variants() for param in variant.params}
         self._canonical: dict[str, tuple[str | None, str | None]] = {}

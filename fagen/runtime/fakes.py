@@ -9,16 +9,9 @@ from torch import Tensor
 
 from .failures import DtypeError
 from .shapes import gradient_params, tensor_shape
-from .variant import Variant
+from .variant import TORCH_DTYPES, Variant
 
-DTYPES = {
-    "f32": torch.float32,
-    "bf16": torch.bfloat16,
-    "f16": torch.float16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "bool": torch.bool,
-}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, of_torch) for name, of_torch in TORCH_DTYPES.items()}
 
 
 def forward(variant: Variant) -> Callable[..., tuple[Tensor, Tensor]]:

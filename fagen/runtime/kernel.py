@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +12,8 @@ from . import formula, transforms
 from .failures import explain, forward_mode, no_backward, no_gradient, no_out_gradient
 from .fakes import DTYPES
 from .folding import foldable
+from .owner import Owner
 from .variant import Variant
-
-if TYPE_CHECKING:
-    from .module import Module
 
 
 class Kernel:
@@ -24,7 +22,7 @@ class Kernel:
     ``variant`` is what it computes, ``spec_line`` where its spec says so (``cpu.yaml:12``).
     """
 
-    def __init__(self, module: Module, name: str):
+    def __init__(self, module: Owner, name: str):
         self.name = name
         self.variant: Variant = module.variant(name)
         self.spec_file = module.spec_file

@@ -6,13 +6,10 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from .language.nodes import Name, Node, Read, walk
+from .request import Request
 from .variant import Param, Variant
-
-if TYPE_CHECKING:
-    from .dispatch import Request
 
 _SHOWN = 3
 _EXTENTS = {"b": "B", "h": "H", "hk": "Hk", "i": "Sq", "j": "Skv"}

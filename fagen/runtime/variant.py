@@ -9,8 +9,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-DTYPES = ("f32", "bf16", "f16")
-PARAM_DTYPES = ("f32", "bf16", "f16", "i32", "i64", "bool")
+# What torch calls the dtypes of params; the first three are also those of q, k, v and o.
+TORCH_DTYPES = {
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "i32": "int32",
+    "i64": "int64",
+    "bool": "bool",
+}
+PARAM_DTYPES = tuple(TORCH_DTYPES)
+DTYPES = PARAM_DTYPES[:3]
 
 
 @dataclass(frozen=True)

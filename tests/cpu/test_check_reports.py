@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-import fagen.check
-from fagen import coverage
-from fagen.build import build
+import fagen.build.check
+from fagen.build import build, coverage
+from fagen.build.check import check_folder
+from fagen.build.coverage import Lines, count_lines
 from fagen.build.progress import Silent
-from fagen.check import check_folder
-from fagen.coverage import Lines, count_lines
 from fagen.errors import Problem, ToolchainError
 from fagen.runtime.check.drive import Wish, check_variants
 from fagen.runtime.check.report import PARTIAL, PASSED
@@ -58,7 +57,7 @@ NEVER_COARSE = {"gemma2_local", *(f"softcap_d{dim}{dtype}" for dim in (64, 128) 
 
 def published(spec: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, Mapping[str, Any]]]:
     """A module built with as much time as its check takes, and the reports in its manifest."""
-    monkeypatch.setattr(fagen.check, "BUDGET", 3600.0)
+    monkeypatch.setattr(fagen.build.check, "BUDGET", 3600.0)
     folder = build(spec, out=out, force=True).folder
     manifest = json.loads((folder / "manifest.json").read_text())
     return folder, {entry["variant"]["name"]: entry["check"] for entry in manifest["variants"]}
@@ -111,7 +110,8 @@ def test_a_line_that_never_runs_is_listed_and_makes_the_verdict_partial(compiler
     def one_case(folder: Path, names: list[str], wish: Wish, **options: Any) -> Any:
         return check_variants(folder, names, replace(wish, case="one-pair"), **options)
 
-    monkeypatch.setattr(fagen.check, "check_variants", one_case)  # of optimised kernels; counting ones run them all
+    # Of optimised kernels; counting ones run them all.
+    monkeypatch.setattr(fagen.build.check, "check_variants", one_case)
     report = check_folder(folder, level="full", seed=0)
     (entry,) = report.variants
     assert not entry.notes

@@ -12,7 +12,7 @@ import pytest
 
 import fagen.runtime
 from fagen.build.cache import Cache
-from fagen.check import check_folder, check_module
+from fagen.build.check import check_folder, check_module
 from fagen.errors import CheckError, SpecError
 from fagen.runtime.check.drive import Wish, check_variants
 from fagen.runtime.check.report import FAILED, PASSED
@@ -116,7 +116,7 @@ def test_a_build_keeps_what_passed_and_looks_it_up_without_torch(tmp_path):
     assert calls(folder) == before
     program = (
         "import sys\nfrom pathlib import Path\n"
-        "from fagen.build.cache import Cache\nfrom fagen.check import check_module\n"
+        "from fagen.build.cache import Cache\nfrom fagen.build.check import check_module\n"
         f"check_module(Path({str(folder)!r}), cache=Cache(Path({str(cache.root)!r})))\n"
         "print('torch' in sys.modules)"
     )

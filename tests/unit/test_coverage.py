@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fagen.coverage import _from_json, _from_text
+from fagen.build.coverage import _from_json, _from_text
 from fagen.errors import ToolchainError
 from fagen.runtime.check.report import FAILED, PARTIAL, PASSED, CheckReport, Unrun, VariantReport, explain, table
 from fagen.toolchain import Compiler, find_gcov

@@ -22,11 +22,13 @@ def score(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 def test_alibi_with_causal_documents() -> None:
     code = emit(variant_of(PARAMS, mask="causal and document(ids)", score="alibi(slope)"))
-    assert code.declarations == (
+    assert tuple(each.text for each in code.declarations) == (
         "const Array<const float, 1> slope_at(p.params[0]);",
         "const Array<const int32_t, 2> ids_at(p.params[1]);",
     )
-    assert code.grad_declarations == ("const Array<float, 1> slope_at_grad(p.d_params[0]);",)
+    (declared,) = code.grad_declarations
+    assert declared.text == "const Array<float, 1> slope_at_grad(p.d_params[0]);"
+    assert (declared.name, declared.element, declared.rank, declared.param_index) == ("slope_at_grad", "float", 1, 0)
     assert code.score_mask is not None
     assert code.score_mask.row == (
         "const float slope_at_h = slope_at.load(h);",

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "rich": ("cli", "bench"),
     "matplotlib": ("bench",),
 }
-WITHOUT_TORCH = ("language", "variant.py")  # of fagen/runtime: the compiler imports these
+WITHOUT_TORCH = ("language", "shapes.py", "variant.py")  # of fagen/runtime: the compiler imports these
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
@@ -70,6 +70,30 @@ def test_the_compilers_part_of_it_needs_no_torch() -> None:
     for path in RUNTIME.rglob("*.py"):
         if within(path, RUNTIME, WITHOUT_TORCH):
             assert not any(name.split(".")[0] == "torch" for name, level in imports(path) if level == 0)
+
+
+def test_no_two_modules_import_each_other() -> None:
+    """Neither directly nor through others, nor for types alone, nor within functions."""
+    wants = {path: set(imported(path)) - {path} for path in FILES}
+    while True:  # who imports nothing that is left is in no circle
+        free = {path for path, others in wants.items() if not others & wants.keys()}
+        if not free:
+            break
+        wants = {path: others for path, others in wants.items() if path not in free}
+    assert {str(path): sorted(map(str, others & wants.keys())) for path, others in wants.items()} == {}
+
+
+def imported(path: Path) -> Iterator[Path]:
+    """The files of fagen that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for name in (*(alias.name for alias in node.names), None):
+                place = folder if name is None else folder / name
+                if place.with_suffix(".py") in FILES:
+                    yield place.with_suffix(".py")
+                elif name is None and place / "__init__.py" in FILES and node.module:
+                    yield place / "__init__.py"
 
 
 @pytest.mark.parametrize(

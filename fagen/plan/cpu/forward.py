@@ -40,7 +40,7 @@ class Forward:
 def choose_forward(variant: Variant, isa: Isa, elements: Elements) -> tuple[Forward, dict[str, str]]:
     """The sizes for a variant, and a reason for each."""
     why: dict[str, str] = {}
-    tile_kv, why["tile_kv"] = _tile_kv(variant, isa, elements)
+    tile_kv, why["tile_kv"] = _tile_kv(variant, elements)
     tile_q, why["tile_q"] = _tile_q(variant)
     vectors = tile_kv // isa.lanes
     widest = WIDEST[isa.registers]
@@ -61,7 +61,7 @@ def choose_forward(variant: Variant, isa: Isa, elements: Elements) -> tuple[Forw
     return Forward(tile_q, tile_kv, rows, key_vectors, value.vectors, value.panels, 2, "-O3"), why
 
 
-def _tile_kv(variant: Variant, isa: Isa, elements: Elements) -> tuple[int, str]:
+def _tile_kv(variant: Variant, elements: Elements) -> tuple[int, str]:
     if variant.tiles.kv is not None:
         return variant.tiles.kv, "the spec's tiles.kv"
     a_key = (variant.head_dim + variant.value_dim) * elements.word_bytes // elements.depth

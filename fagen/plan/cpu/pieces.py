@@ -9,14 +9,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...expr import KernelCode, Snippet
+from ...expr import ArrayDeclaration, KernelCode, Snippet
 from ...runtime.variant import Variant
 
 # The names that statements of the middle end may use, beside arrays of params: see fagen.expr.code.
 SCOPE = ("b", "h", "hk", "i", "q", "j", "kv", "s", "q_len", "kv_len")
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-_DECLARED = re.compile(r"\b(\w+)\(p\.\w+\[\d+\]\)")
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,9 @@ def identifiers(lines: Iterable[str]) -> set[str]:
     return {name for line in lines for name in _IDENTIFIER.findall(line)}
 
 
-def used_declarations(declarations: Iterable[str], names: set[str]) -> tuple[str, ...]:
-    """The declarations of arrays whose name is among ``names``."""
-    return tuple(text for text in declarations if (match := _DECLARED.search(text)) and match[1] in names)
+def used_declarations(declarations: Iterable[ArrayDeclaration], names: set[str]) -> tuple[str, ...]:
+    """The statements that make those arrays whose name is among ``names``."""
+    return tuple(each.text for each in declarations if each.name in names)
 
 
 def needs(names: set[str], variant: Variant) -> tuple[str, ...]:

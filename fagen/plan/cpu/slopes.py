@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...expr import KernelCode, ParamGrad, Snippet
 from ...runtime.variant import Variant
@@ -115,6 +115,6 @@ def _first_reads(code: KernelCode) -> list[ParamGrad]:
 
 def _grad_declaration(grad: ParamGrad, code: KernelCode, sums: Sums) -> str:
     """The middle end's declaration, of an array of what the sum is added up in."""
-    text = next(text for text in code.grad_declarations if f"(p.d_params[{grad.param_index}])" in text)
+    declared = next(each for each in code.grad_declarations if each.param_index == grad.param_index)
     chosen = next(each for each in sums.params if each.index == grad.param_index)
-    return text.replace("Array<float,", f"Array<{chosen.type},")
+    return replace(declared, element=chosen.type).text

@@ -17,11 +17,6 @@ def element_type(param: Param) -> Type:
     return "int" if param.dtype in ("i32", "i64") else "real"
 
 
-def shape_text(param: Param) -> str:
-    """``shape [B, n]``."""
-    return f"shape [{', '.join(map(str, param.shape))}]"
-
-
 def typical_index(extent: str | int) -> str:
     """The name that usually runs over a dimension."""
     return _INDEX_OF.get(str(extent), "kv")

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ..shapes import shape_of
 from ..variant import Param
-from .extents import shape_text
 from .nodes import Node, Number
 
 # What a macro can be given: a value, a param to read entries of, or None where that means "no bound".
@@ -75,7 +75,7 @@ def _document(args: Mapping[str, Argument]) -> str:
         return "ids[q] == ids[kv]"
     if len(ids.shape) == 2 and ids.shape[0] == "B":
         return "ids[b, q] == ids[b, kv]"
-    raise MacroError(f"`ids` is a param of shape [B, n] or [n], but `{ids.name}` has {shape_text(ids)}")
+    raise MacroError(f"`ids` is a param of shape [B, n] or [n], but `{ids.name}` has shape {shape_of(ids)}")
 
 
 def _softcap(args: Mapping[str, Argument]) -> str:
@@ -105,7 +105,7 @@ def _entry(name: str, arg: Argument, forms: Mapping[tuple[str, ...], str], kind:
         return name
     form = forms.get(tuple(map(str, arg.shape)))
     if form is None:
-        raise MacroError(f"{expected}, but `{arg.name}` has {shape_text(arg)}")
+        raise MacroError(f"{expected}, but `{arg.name}` has shape {shape_of(arg)}")
     return name + form
 
 

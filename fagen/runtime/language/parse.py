@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping
 
+from ..shapes import shape_of
 from ..variant import Param
 from .construct import NumberError, binary, call, logic, negative, number
 from .errors import LanguageError, joined
-from .extents import element_type, shape_text, typical_index, wrong_index
+from .extents import element_type, typical_index, wrong_index
 from .functions import ELSEWHERE, EXTREMES, FUNCTIONS
 from .hints import nearest, parenthesised
 from .macros import BUILT_INS, Argument, BuiltIn, Define, MacroError
@@ -193,7 +194,7 @@ class _Parser:
             raise scope.error(node, f"`{param.name}` is only known at run time, but a constant is wanted here")
         if param.shape:
             indices = ", ".join(map(typical_index, param.shape))
-            message = f"`{param.name}` has {shape_text(param)}; here it is read with no index"
+            message = f"`{param.name}` has shape {shape_of(param)}; here it is read with no index"
             raise scope.error(node, message, f"write `{param.name}[{indices}]`, say")
         return Name(param.name, element_type(param))
 
@@ -206,7 +207,7 @@ class _Parser:
             raise scope.error(node, f"`{param.name}` is a scalar: it takes no index", f"write `{param.name}`")
         if len(written) != len(param.shape):
             wants = "1 index" if len(param.shape) == 1 else f"{len(param.shape)} indices"
-            raise scope.error(node, f"`{param.name}` has {shape_text(param)}: it wants {wants}, not {len(written)}")
+            raise scope.error(node, f"`{param.name}` has shape {shape_of(param)}: it wants {wants}, not {len(written)}")
         indices = []
         for extent, index, value in zip(param.shape, written, self.each(written, scope), strict=True):
             if value.type != "int":
@@ -214,7 +215,9 @@ class _Parser:
                 message = f"an index is an integer, but `{scope.source(index)}` is {_A[value.type]}"
                 raise scope.error(index, message, hint)
             if wrong_index(extent, value):
-                message = f"`{param.name}` has {shape_text(param)}: `{unparse(value)}` is no index of extent {extent}"
+                message = (
+                    f"`{param.name}` has shape {shape_of(param)}: `{unparse(value)}` is no index of extent {extent}"
+                )
                 raise scope.error(index, message, f"write `{typical_index(extent)}`")
             indices.append(value)
         return Read(param.name, tuple(indices), element_type(param))

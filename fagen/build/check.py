@@ -14,16 +14,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .build.cache import Cache
-from .build.keys import digest, tree_digest
-from .build.progress import Progress, Silent
-from .errors import CheckError, Problem, SpecError
-from .runtime.check.drive import Wish, check_variants
-from .runtime.check.report import FAILED, CheckReport, VariantReport, explain
+from ..errors import CheckError, Problem, SpecError
+from ..runtime.check.drive import Wish, check_variants
+from ..runtime.check.report import FAILED, CheckReport, VariantReport, explain
+from .cache import Cache
+from .keys import digest, tree_digest
+from .progress import Progress, Silent
 
 SEED = 0  # of a build's check, so that building the same again finds the same
 BUDGET = 60.0  # seconds for a build's check, all variants together
-_RUNTIME = Path(__file__).resolve().parent / "runtime"
+_RUNTIME = Path(__file__).resolve().parents[1] / "runtime"
 _PLACES = ("line", "column")
 _COVERAGE = Path(__file__).resolve().parent / "coverage.py"
 

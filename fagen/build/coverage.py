@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .build.cache import Cache, locate_cache
-from .build.compile import Unit, compile_units, object_of
-from .build.keys import Headers, object_key, read_headers
-from .build.link import link_library
-from .build.module_job import host_unit
-from .build.progress import Progress
-from .build.published import write_manifest
-from .errors import FagenError
-from .plan import Plan
-from .render import source_name
-from .render_module import LINK_FLAGS
-from .runtime.check.drive import Wish, check_variants
-from .runtime.check.report import FAILED, Unrun, VariantReport
-from .toolchain import Compiler, find_compiler, find_gcov, find_ninja, find_torch
+from ..errors import FagenError
+from ..plan import Plan, plan_from_json
+from ..render import source_name
+from ..render_module import LINK_FLAGS
+from ..runtime.check.drive import Wish, check_variants
+from ..runtime.check.report import FAILED, Unrun, VariantReport
+from ..toolchain import Compiler, find_compiler, find_gcov, find_ninja, find_torch
+from .cache import Cache, locate_cache
+from .compile import Unit, compile_units, object_of
+from .keys import Headers, object_key, read_headers
+from .link import link_library
+from .progress import Progress
+from .published import write_manifest
+from .units import host_unit
 
 _FLAGS = ("-O0", "--coverage")  # optimised code has no counts for lines that it merged
 _SLOWER = 20.0  # than optimised code, at most
@@ -81,7 +81,7 @@ class _Copy:
         self.folder, self.work, self.counts = private / self.manifest["name"], private / "work", private / "counts"
         headers = read_headers(folder / "sources" / "include")
         self.headers = headers
-        plans = [Plan.from_json(entry["plan"]) for entry in self.manifest["variants"]]
+        plans = [plan_from_json(entry["plan"]) for entry in self.manifest["variants"]]
         self.kernels = {
             plan.variant.name: [
                 _unit(folder, plan, direction, headers, self.compiler, counting=plan.variant.name in names)
