@@ -1,4 +1,4 @@
-"""Whole kinds of fault: one property for each (K1, K2, K3, K4, K6, K8, K10; K9 has a file of its own)."""
+"""Whole kinds of fault, one property or two for each; options have a file of their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def close(got, want, dtype):
 
 @given(seed=seeds, name=st.sampled_from(["masked_d16_f32", "masked_d16_bf16"]), keys=st.integers(1, 90), data=st.data())
 @few
-def test_k1_parts_of_the_keys_merge_to_the_whole(cases, seed, name, keys, data):
+def test_parts_of_the_keys_merge_to_the_whole(cases, seed, name, keys, data):
     torch.manual_seed(seed)
     kernel = getattr(cases, name)
     q, k, v = draw(kernel, B=2, Sq=7, Skv=keys)
@@ -43,7 +43,7 @@ def test_k1_parts_of_the_keys_merge_to_the_whole(cases, seed, name, keys, data):
 
 @given(seed=seeds, keys=st.integers(1, 40), where=st.sampled_from(["front", "middle", "end"]))
 @few
-def test_k1_keys_that_are_masked_change_nothing_wherever_they_stand(cases, seed, keys, where):
+def test_keys_that_are_masked_change_nothing_wherever_they_stand(cases, seed, keys, where):
     torch.manual_seed(seed)
     kernel = cases.masked_d16_f32
     q, k, v = draw(kernel, Sq=7, Skv=keys)
@@ -72,7 +72,7 @@ def test_k1_keys_that_are_masked_change_nothing_wherever_they_stand(cases, seed,
     seed=seeds, power=st.integers(-40, 40), name=st.sampled_from(["full_d64_f32", "full_d64_bf16", "causal_d64_f32"])
 )
 @few
-def test_k2_powers_of_two_moved_from_q_to_k_change_nothing(cases, seed, power, name):
+def test_powers_of_two_moved_from_q_to_k_change_nothing(cases, seed, power, name):
     torch.manual_seed(seed)
     kernel = getattr(cases, name)
     q, k, v = draw(kernel, Sq=5, Skv=70)
@@ -85,7 +85,7 @@ def test_k2_powers_of_two_moved_from_q_to_k_change_nothing(cases, seed, power, n
 
 @given(seed=seeds, exponent=st.floats(-6.0, 11.0), sign=st.sampled_from([-1.0, 1.0]))
 @few
-def test_k2_logits_of_any_magnitude(cases, seed, exponent, sign):
+def test_logits_of_any_magnitude(cases, seed, exponent, sign):
     torch.manual_seed(seed)
     kernel = cases.full_d64_f32
     q, k, v = draw(kernel, H=1, Hk=1, Sq=3, Skv=50)
@@ -98,7 +98,7 @@ def test_k2_logits_of_any_magnitude(cases, seed, exponent, sign):
 
 @given(seed=seeds, poison=st.sampled_from([math.nan, math.inf, -math.inf, 1e4]), share=st.sampled_from([0.2, 0.8]))
 @few
-def test_k3_what_is_excluded_has_no_influence(cases, seed, poison, share):
+def test_what_is_excluded_has_no_influence(cases, seed, poison, share):
     torch.manual_seed(seed)
     kernel = cases.masked_d16_f32
     q, k, v = draw(kernel, B=2, Sq=9, Skv=70)
@@ -116,7 +116,7 @@ def test_k3_what_is_excluded_has_no_influence(cases, seed, poison, share):
 
 @given(seed=seeds, tensor=st.sampled_from("qkv"), name=st.sampled_from(["masked_d16_f32", "masked_d16_bf16"]))
 @few
-def test_k3_what_is_included_reaches_exactly_the_rows_that_see_it(cases, seed, tensor, name):
+def test_what_is_included_reaches_exactly_the_rows_that_see_it(cases, seed, tensor, name):
     torch.manual_seed(seed)
     kernel = getattr(cases, name)
     q, k, v = draw(kernel, Sq=9, Skv=70)
@@ -150,7 +150,7 @@ lengths = {
     threads=st.sampled_from([1, 2, 5]),
 )
 @settings(few, max_examples=60)
-def test_k4_sizes_beside_every_edge(cases, seed, q_len, kv_len, batch, heads, values, where, threads):
+def test_sizes_beside_every_edge(cases, seed, q_len, kv_len, batch, heads, values, where, threads):
     case = Case("k4", q_len, kv_len, batch, *heads, values=values, where=where, threads=threads, lse_gradient=True)
     failures = run_case(cases.small_tiles_d16, Tiling(((TILE_ROWS, TILE_KEYS),)), case, seed)
     assert not failures, failures
@@ -158,7 +158,7 @@ def test_k4_sizes_beside_every_edge(cases, seed, q_len, kv_len, batch, heads, va
 
 @given(seed=seeds, places=st.lists(st.sampled_from([p for p in PLACES if p != "broadcast"]), min_size=6, max_size=6))
 @few
-def test_k6_every_tensor_may_be_any_view(cases, seed, places):
+def test_every_tensor_may_be_any_view(cases, seed, places):
     torch.manual_seed(seed)
     kernel = cases.biased_d64_f32
     q, k, v = draw(kernel, B=2, Sq=11, Skv=13)
@@ -200,7 +200,7 @@ def documented(name, b, i, j, q_len, kv_len, extras):
     kv_len=st.integers(1, 120),
 )
 @few
-def test_k8_a_mask_is_what_the_documentation_says(cases, seed, name, q_len, kv_len):
+def test_a_mask_is_what_the_documentation_says(cases, seed, name, q_len, kv_len):
     torch.manual_seed(seed)
     kernel = getattr(cases, name)
     extras = {}
@@ -241,7 +241,7 @@ DIFFERENTIABLE = {
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 @given(seed=seeds, heads=st.sampled_from([(2, 2), (4, 2)]), lse=st.booleans())
 @settings(few, max_examples=8)
-def test_k10_gradients_are_those_of_the_kernel_s_own_forward(cases, name, seed, heads, lse):
+def test_gradients_are_those_of_the_kernel_s_own_forward(cases, name, seed, heads, lse):
     """Directional derivatives by differences, of each input alone and of all together."""
     torch.manual_seed(seed)
     kernel = getattr(cases, name)

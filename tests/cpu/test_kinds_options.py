@@ -1,4 +1,4 @@
-"""K9: every option of a variant, on every path, is applied as the reference says or refused when the spec is read."""
+"""Every option of a variant, on every path, is applied as the reference says or refused when the spec is read."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_is_the_formula(built: ModuleType, name: str) -> None:
 @pytest.mark.parametrize("seed", range(8))
 @EVERY
 def test_any_memory(built: ModuleType, name: str, seed: int) -> None:
-    """K6: every tensor of a call, the output's gradient and out= too, as a random view: the same bits."""
+    """Every tensor of a call, the output's gradient and out= too, as a random view: the same bits."""
     kernel = getattr(built, name)
     tensors = _draw(kernel, Sq=33, Skv=40)
     seeds = _seeds(kernel, tensors)
@@ -130,7 +130,7 @@ def test_opcheck(built: ModuleType, name: str) -> None:
 @pytest.mark.parametrize("sizes", [{"B": 0}, {"Sq": 0}, {"Skv": 0}, {"Sq": 0, "Skv": 0}, {"Sq": 1, "Skv": 1}])
 @EVERY
 def test_least_sizes(built: ModuleType, name: str, sizes: dict[str, int]) -> None:
-    """SHP-03, with gradients of everything."""
+    """Empty outputs, and gradients of everything."""
     kernel = getattr(built, name)
     tensors = _draw(kernel, **sizes)
     got = _run(kernel, tensors, _seeds(kernel, tensors))
@@ -140,7 +140,7 @@ def test_least_sizes(built: ModuleType, name: str, sizes: dict[str, int]) -> Non
 
 
 def test_lse_alone_has_a_gradient(built: ModuleType) -> None:
-    """BWD-03: dQ = scale * P K, dK = scale * P^T Q, dV = 0."""
+    """dQ = scale * P K, dK = scale * P^T Q, dV = 0."""
     q, k, v = (torch.randn(1, 6, 1, 16, requires_grad=True) for _ in range(3))
     _, lse = built.causal_f32(q, k, v, return_lse=True)
     lse.sum().backward()

@@ -75,7 +75,7 @@ def test_import_is_quick(small_folder: Path) -> None:
 
 
 def test_twice_and_under_two_names(small: ModuleType, small_folder: Path, tmp_path: Path) -> None:
-    """FRM-08: the same build again, from the same folder and from a copy, is the same ops."""
+    """The same build again, from the same folder and from a copy, is the same ops."""
     again = naive.load(small_folder, "small_again")
     shutil.copytree(small_folder, tmp_path / "copied")
     copied = naive.load(tmp_path / "copied", "small_copied")
@@ -117,7 +117,7 @@ def test_import_again_after_one_that_failed(small_folder: Path, tmp_path: Path) 
 
 
 def test_two_builds_coexist(small: ModuleType, tmp_path: Path) -> None:
-    """FRM-08: another build of a spec, with other kernels under the same names; old handles still work."""
+    """Another build of a spec, with other kernels under the same names; old handles still work."""
     old = small.causal_d16
     variants = (naive.VARIANTS[0],)
     folder = naive.publish(

@@ -48,7 +48,7 @@ LOSSES = {
 @pytest.mark.parametrize("loss", LOSSES)
 @EVERY
 def test_gradients_are_the_formulas(small: ModuleType, variant: Variant, loss: str) -> None:
-    """BWD-03 too: of lse alone dv is zero and the others are not."""
+    """Of lse alone dv is zero and the others are not."""
     kernel = getattr(small, variant.name)
     leaves, rest = _leaves(variant)
     LOSSES[loss](*kernel(**leaves, **rest, return_lse=True)).backward()
@@ -79,7 +79,7 @@ def test_only_what_requires_grad(small: ModuleType, variant: Variant) -> None:
 
 
 def test_broadcast_param_sums_its_gradient(small: ModuleType) -> None:
-    """BWD-06: an expanded slope gets the sum over the heads it stands for."""
+    """An expanded slope gets the sum over the heads it stands for."""
     leaves, rest = _leaves(small.alibi_d16.variant)
     slope = leaves.pop("slope").detach()
     one = slope[:1].clone().requires_grad_()
@@ -107,7 +107,7 @@ def test_backward_twice_over_one_graph(small: ModuleType) -> None:
 
 
 def test_second_order_is_an_error(small: ModuleType) -> None:
-    """BWD-08. Asking for the graph is no error by itself: others in the loss may have second derivatives."""
+    """Asking for the graph is no error by itself: others in the loss may have second derivatives."""
     leaves, _ = _leaves(small.causal_d16.variant)
     (gradient,) = torch.autograd.grad(small.causal_d16(**leaves).sum(), leaves["q"], create_graph=True)
     with pytest.raises(RuntimeError, match="causal_d16: double backward is not supported.*causal_d16.reference"):

@@ -34,7 +34,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any
 
 @EVERY
 def test_opcheck(small: ModuleType, variant: Variant) -> None:
-    """FRM-04: schemas, fakes (sizes, strides, dtypes), autograd registration, compiled = eager; every op."""
+    """Schemas, fakes (sizes, strides, dtypes), autograd registration, compiled = eager; every op."""
     kernel = getattr(small, variant.name)
     for sizes in ({}, {"Sq": 0}, {"Skv": 0}) if variant.name == "causal_d16" else ({},):
         qkv, named = naive.draw(variant, **sizes)
@@ -91,7 +91,7 @@ def test_inductor(small: ModuleType) -> None:
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("name", ["causal_d16", "doc_d16"])
 def test_at_most_two_compilations(small: ModuleType, name: str, requires_grad: bool) -> None:
-    """FRM-05."""
+    """Lengths and batch sizes that change cost one more graph, and no other does."""
     kernel = getattr(small, name)
     graphs: list[object] = []
 
@@ -159,7 +159,7 @@ def test_compiled_second_order_is_an_error(small: ModuleType) -> None:
 
 @pytest.mark.parametrize("fullgraph", [True, False])
 def test_compiled_transforms_are_right_or_an_error(small: ModuleType, fullgraph: bool) -> None:
-    """FRM-07: torch.compile over torch.func: never zeros, never a dropped tangent."""
+    """torch.compile over torch.func: never zeros, never a dropped tangent."""
     q, k, v = naive.draw(small.causal_d16.variant)[0]
 
     def loss(q: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ class Layer(torch.nn.Module):
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_save_load_run(small: ModuleType, small_folder: Path, tmp_path: Path, strict: bool) -> None:
-    """FRM-05: dynamic lengths and batch; the saved program names this build, and runs where the module is imported."""
+    """Dynamic lengths and batch; the saved program names this build, and runs where the module is imported."""
     layer = Layer(small.alibi_d16)
     B, Sq, Skv = Dim("B"), Dim("Sq"), Dim("Skv")
     shapes = {"q": {0: B, 1: Sq}, "k": {0: B, 1: Skv}, "v": {0: B, 1: Skv}}

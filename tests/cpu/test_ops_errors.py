@@ -204,7 +204,7 @@ def test_refused(small: ModuleType, case: str) -> None:
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, 2), (33, 2), (2, 3), (4, 0)])
 def test_heads_that_do_not_divide(small: ModuleType, heads: int, kv_heads: int) -> None:
-    """SHP-06: both counts are named."""
+    """Both counts are named."""
     qkv, _ = naive.draw(small.causal_d16.variant, H=heads, Hk=kv_heads)
     with pytest.raises(ValueError, match=f"found {heads} query heads and {kv_heads} key heads"):
         small.causal_d16(*qkv)

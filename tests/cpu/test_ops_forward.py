@@ -62,7 +62,7 @@ def _views(t: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("form", _views(torch.zeros(1, 1, 1, 1)))
 def test_any_strides(small: ModuleType, form: str) -> None:
-    """LAY-01, LAY-02, LAY-04, forward and backward."""
+    """Any strides and offsets, forward and backward."""
     kernel = small.causal_d16
     qkv, _ = naive.draw(kernel.variant)
     expected, expected_gradients = _with_gradients(kernel, qkv, qkv[0])
@@ -103,7 +103,7 @@ def test_out_is_written_where_it_lies(small: ModuleType, form: str) -> None:
 @pytest.mark.parametrize("sizes", [{"B": 0}, {"Sq": 0}, {"Skv": 0}, {"Sq": 0, "Skv": 0}, {"H": 0}])
 @EVERY
 def test_nothing_to_do(small: ModuleType, variant: Variant, sizes: dict[str, int]) -> None:
-    """SHP-03: empty outputs; without keys o = 0 and lse = -inf (or the sink), and no gradient."""
+    """Empty outputs; without keys o = 0 and lse = -inf (or the sink), and no gradient."""
     kernel = getattr(small, variant.name)
     qkv, named = naive.draw(variant, **sizes)
     leaves = [t.requires_grad_(variant.backward) for t in qkv]
@@ -119,7 +119,7 @@ def test_nothing_to_do(small: ModuleType, variant: Variant, sizes: dict[str, int
 
 
 def test_alibi_bias_is_anchored_at_the_end(small: ModuleType) -> None:
-    """FEA-09: with q = 0 the scores are the bias, so lse and the weights show it."""
+    """With q = 0 the scores are the bias, so lse and the weights show it."""
     q, k, v = torch.zeros(1, 2, 1, 16), torch.zeros(1, 4, 1, 16), torch.eye(4, 16).reshape(1, 4, 1, 16)
     o, lse = small.alibi_d16(q, k, v, slope=torch.tensor([0.5]), return_lse=True)
     bias = torch.tensor([[-1, -0.5, 0, -0.5], [-1.5, -1, -0.5, 0]])

@@ -44,7 +44,7 @@ def up_to(*counts: int) -> list[set[int]]:
 # Masks: windows, alignment
 
 
-def test_shp_01_causal_is_aligned_at_the_bottom_right_or_top_left() -> None:
+def test_causal_is_aligned_at_the_bottom_right_or_top_left() -> None:
     assert seen("causal", 2, 5)[0] == up_to(4, 5)
     assert seen("causal", 5, 2)[0] == up_to(0, 0, 0, 1, 2)
     assert seen("causal", 2, 5, align="top_left")[0] == up_to(1, 2)
@@ -52,7 +52,7 @@ def test_shp_01_causal_is_aligned_at_the_bottom_right_or_top_left() -> None:
 
 
 @pytest.mark.parametrize("sq, skv", [(2, 5), (5, 2)])
-def test_shp_01_dv_is_the_mask_transposed(sq: int, skv: int) -> None:
+def test_dv_is_the_mask_transposed(sq: int, skv: int) -> None:
     k, v = one_hot(skv)
     v.requires_grad_()
     o, _ = reference(variant("causal"), torch.zeros(1, sq, 1, 16), k, v)
@@ -63,14 +63,14 @@ def test_shp_01_dv_is_the_mask_transposed(sq: int, skv: int) -> None:
     torch.testing.assert_close(v.grad[0, :, 0, 0], torch.tensor(expected), rtol=1e-6, atol=0)
 
 
-def test_fea_01_a_window_holds_left_plus_one_keys() -> None:
+def test_a_window_holds_left_plus_one_keys() -> None:
     assert seen("window(2, 0)", 5, 5)[0] == [{0}, {0, 1}, {0, 1, 2}, {1, 2, 3}, {2, 3, 4}]
     for window in ("window(4, 0)", "window(5, 0)", "window(-1, 0)", "causal"):
         assert seen(window, 5, 5)[0] == up_to(1, 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize("none", ["-1", "None"])
-def test_fea_02_one_sided_windows(none: str) -> None:
+def test_one_sided_windows(none: str) -> None:
     def rows(left: float, right: float, causal: bool) -> list[set[int]]:
         return [{j for j in range(6) if i - left <= j <= i + right and (j <= i or not causal)} for i in range(6)]
 
@@ -93,7 +93,7 @@ def test_window_given_at_run_time() -> None:
 
 @pytest.mark.parametrize("how", ["causal", "mask", "bias", "both"])
 @pytest.mark.parametrize("formula", [reference, baseline])
-def test_num_01_rows_that_see_nothing(how: str, formula: object) -> None:
+def test_rows_that_see_nothing(how: str, formula: object) -> None:
     params = {"on": Param("on", "bool", ("Sq", "Skv")), "bias": Param("bias", "f32", ("Sq", "Skv"), grad=True)}
     masks = {"causal": "causal", "mask": "on[i, j]", "bias": None, "both": "on[i, j]"}
     v = variant(
@@ -130,7 +130,7 @@ def test_num_01_rows_that_see_nothing(how: str, formula: object) -> None:
 
 
 @pytest.mark.parametrize("formula", [reference, baseline])
-def test_num_02_scores_far_below_any_sentinel(formula: object) -> None:
+def test_scores_far_below_any_sentinel(formula: object) -> None:
     q, k = torch.ones(1, 1, 1, 128), torch.full((1, 64, 1, 128), -1024.0)
     k[0, 0] = -1000
     v = torch.randn(1, 64, 1, 128)
@@ -146,7 +146,7 @@ def test_num_02_scores_far_below_any_sentinel(formula: object) -> None:
 
 
 @pytest.mark.parametrize("formula", [reference, baseline])
-def test_num_05_scores_past_float16(formula: object) -> None:
+def test_scores_past_float16(formula: object) -> None:
     q, k = (torch.full((1, s, 1, 64), 256.0).half().requires_grad_() for s in (1, 8))
     v = torch.randn(1, 8, 1, 64).half().requires_grad_()
     o, lse = formula(variant(head_dim=64, dtype="f16"), q, k, v)  # type: ignore[operator]
@@ -158,7 +158,7 @@ def test_num_05_scores_past_float16(formula: object) -> None:
 
 
 @pytest.mark.parametrize("dtype, tensor_dtype", [("f32", torch.float32), ("bf16", torch.bfloat16)])
-def test_num_06_a_row_of_the_lowest_float(dtype: str, tensor_dtype: torch.dtype) -> None:
+def test_a_row_of_the_lowest_float(dtype: str, tensor_dtype: torch.dtype) -> None:
     bias = torch.zeros(1, 1, 3, 3)
     bias[0, 0, 0] = torch.finfo(torch.float32).min
     v = variant(
@@ -178,7 +178,7 @@ def test_num_06_a_row_of_the_lowest_float(dtype: str, tensor_dtype: torch.dtype)
 
 
 @pytest.mark.parametrize("formula", [reference, baseline])
-def test_num_10_the_smallest_float16(formula: object) -> None:
+def test_the_smallest_float16(formula: object) -> None:
     v = torch.full((1, 1, 1, 16), 2.0**-24).half()
     o, _ = formula(variant(dtype="f16"), torch.ones(1, 1, 1, 16), torch.ones(1, 1, 1, 16), v)  # type: ignore[operator]
     assert (o.double() == 2.0**-24).all()
@@ -204,7 +204,7 @@ def test_magnitudes_up_to_1e11() -> None:
 # Features
 
 
-def test_fea_06_softcap() -> None:
+def test_softcap() -> None:
     q, k = torch.zeros(1, 1, 1, 64), torch.zeros(1, 1, 1, 64)
     q[..., 0], k[..., 0] = 800, 1  # s = 100
     assert reference(variant(None, "softcap(15)", head_dim=64), q, k, k)[1].item() == pytest.approx(14.99995, abs=5e-6)
@@ -215,7 +215,7 @@ def test_fea_06_softcap() -> None:
 
 @pytest.mark.parametrize("shape", [("H",), ("B", "H"), ()])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.int64])
-def test_fea_09_alibi(shape: tuple[str, ...], dtype: torch.dtype) -> None:
+def test_alibi(shape: tuple[str, ...], dtype: torch.dtype) -> None:
     slope = torch.full([{"B": 1, "H": 5}[extent] for extent in shape], 0.5).to(dtype)
     size = float(slope.flatten()[0])
     v = variant(None, "alibi(slope)", params={"slope": Param("slope", "f32", shape)})
@@ -226,7 +226,7 @@ def test_fea_09_alibi(shape: tuple[str, ...], dtype: torch.dtype) -> None:
     torch.testing.assert_close(o[0, :, 3, :4], bias.softmax(1), rtol=1e-12, atol=1e-12)
 
 
-def test_fea_09_a_wrong_slope_is_refused() -> None:
+def test_a_wrong_slope_is_refused() -> None:
     v = variant(None, "alibi(slope)", params={"slope": Param("slope", "f32", ("H",))})
     x = torch.zeros(1, 2, 5, 16)
     for slope in (torch.ones(4), torch.ones(1, 5), torch.ones(())):
@@ -312,7 +312,7 @@ def test_any_strides_and_offsets() -> None:
 @pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (2, 0, 0), (0, 0, 0)])
 @pytest.mark.parametrize("mask", [None, "causal"])
 @pytest.mark.parametrize("formula", [reference, baseline])
-def test_shp_03_sizes_of_zero(sizes: tuple[int, int, int], mask: str | None, formula: object) -> None:
+def test_sizes_of_zero(sizes: tuple[int, int, int], mask: str | None, formula: object) -> None:
     batch, sq, skv = sizes
     for sink in (False, True):
         v = variant(mask, "softcap(2)", sink=sink, value_dim=24)
@@ -332,7 +332,7 @@ def test_shp_03_sizes_of_zero(sizes: tuple[int, int, int], mask: str | None, for
 
 
 def test_merging_parts_by_lse_is_the_whole() -> None:
-    """Cut at random places, some parts empty; K1."""
+    """Cut at random places, some parts empty."""
     torch.manual_seed(3)
     q, k, v = (torch.randn(1, s, 1, 16).double() for s in (5, 20, 20))
     whole, whole_lse = reference(variant(), q, k, v)
@@ -342,117 +342,3 @@ def test_merging_parts_by_lse_is_the_whole() -> None:
         o = sum(part[0] * (part[1] - lse).exp().transpose(1, 2)[..., None] for part in parts)
         torch.testing.assert_close(lse, whole_lse, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(o, whole, rtol=1e-12, atol=1e-12)
-
-
-# Arguments
-
-
-def test_n_is_one_length_within_a_shape() -> None:
-    """As the ops have it."""
-    v = variant("pair[q, kv]", params={"pair": Param("pair", "bool", ("n", "n"))})
-    x = torch.zeros(1, 3, 1, 16)
-    reference(v, x, x, x, params={"pair": torch.ones(7, 7, dtype=torch.bool)})
-    with pytest.raises(ValueError, match=r"pair: expected shape \[n, n\], found \[7, 6\]"):
-        reference(v, x, x, x, params={"pair": torch.ones(7, 6, dtype=torch.bool)})
-
-
-@pytest.mark.parametrize("h, hk", [(3, 2), (33, 2), (2, 3), (4, 0)])
-def test_shp_06_head_counts_that_do_not_divide(h: int, hk: int) -> None:
-    q, k = torch.zeros(1, 2, h, 16), torch.zeros(1, 2, hk, 16)
-    with pytest.raises(ValueError, match=rf"H a multiple of Hk, found {h} query heads and {hk} key heads"):
-        reference(variant(), q, k, k)
-
-
-def test_arguments_that_do_not_fit_are_named() -> None:
-    x = torch.zeros(2, 3, 4, 16)
-    params = {"doc": Param("doc", "i32", ("B", "n")), "t": Param("t", "f32", (4, "Sq")), "on": Param("on", "bool", ())}
-    w = variant("doc[b, q] == 1 and on and t[0, i] > 0", params=params)
-    good = {"doc": torch.zeros(2, 9).int(), "t": torch.zeros(4, 3), "on": torch.tensor(True)}
-    reference(w, x, x, x, params=good)
-    cases: list[tuple[dict, type[Exception], str]] = [
-        ({"q": x[..., :8]}, ValueError, r"q: expected shape \[B, Sq, H, 16\], found \[2, 3, 4, 8\]"),
-        ({"v": x[0]}, ValueError, r"v: expected shape \[B, Skv, Hk, 16\]"),
-        ({"k": x[:1]}, ValueError, "do not fit together"),
-        ({"v": x[:, :2]}, ValueError, "do not fit together"),
-        ({"q": x.int()}, TypeError, "q: expected real numbers, found torch.int32"),
-        ({"sink": torch.zeros(4)}, ValueError, "sink: this variant has none"),
-        ({"params": {}}, ValueError, r"doc: expected a param of shape \[B, n\], found none"),
-        ({"params": {**good, "more": x}}, ValueError, "more: this variant reads no such param"),
-        ({"params": {**good, "doc": torch.zeros(3, 9).int()}}, ValueError, r"\[B, n\] with B 2, found \[3, 9\]"),
-        (
-            {"params": {**good, "t": torch.zeros(5, 3)}},
-            ValueError,
-            r"t: expected shape \[4, Sq\] with Sq 3, found \[5, 3\]",
-        ),
-        ({"params": {**good, "doc": torch.zeros(2, 9)}}, TypeError, "doc: expected integers, found torch.float32"),
-        ({"params": {**good, "on": torch.tensor(1)}}, TypeError, "on: expected truth values, found torch.int64"),
-    ]
-    for changes, kind, message in cases:
-        arguments = {"q": x, "k": x, "v": x, "params": good, **changes}
-        with pytest.raises(kind, match=message):
-            reference(w, **arguments)
-    with pytest.raises(ValueError, match="sink: missing"):
-        reference(variant(sink=True), x, x, x)
-    with pytest.raises(ValueError, match=r"sink: expected shape \[4\], found \[3\]"):
-        reference(variant(sink=True), x, x, x, sink=torch.zeros(3))
-
-
-def test_dtypes_of_results() -> None:
-    x = torch.randn(1, 3, 2, 16).bfloat16()
-    w = variant("causal", dtype="bf16")
-    assert [t.dtype for t in reference(w, x, x, x)] == [torch.float64] * 2
-    assert [t.dtype for t in reference(w, x, x, x, dtype=torch.float32)] == [torch.float32] * 2
-    assert [t.dtype for t in baseline(w, x, x, x)] == [torch.bfloat16, torch.float32]
-
-
-def test_autocast_changes_nothing() -> None:
-    torch.manual_seed(4)
-    q, k, v = (torch.randn(1, 9, 2, 16) for _ in range(3))
-    for formula in (reference, baseline):
-        plain = formula(variant("causal"), q, k, v)
-        with torch.autocast("cpu", torch.bfloat16):
-            cast = formula(variant("causal"), q, k, v)
-        assert all(torch.equal(a, b) for a, b in zip(plain, cast, strict=True))
-
-
-def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large inputs are cut into blocks of heads and rows, and computed again for the gradients."""
-    params = {"slope": Param("slope", "f32", ("H",), grad=True), "f": Param("f", "f32", ("B", "H", "n"), grad=True)}
-    w = variant("causal", "s - slope[h] * abs(q - kv) + f[b, h, kv]", params=params, sink=True)
-    torch.manual_seed(5)
-
-    def run() -> list[Tensor]:
-        torch.manual_seed(6)
-        q, k, v = (torch.randn(2, s, h, 16).double().requires_grad_() for s, h in ((11, 4), (13, 2), (13, 2)))
-        slope, f, sink = (torch.randn(s).double().requires_grad_() for s in ((4,), (2, 4, 13), (4,)))
-        o, lse = reference(w, q, k, v, params={"slope": slope, "f": f}, sink=sink)
-        gradients = torch.autograd.grad((o.sin().sum() + lse.cos().sum()), (q, k, v, slope, f, sink))
-        return [o, lse, *gradients]
-
-    whole = run()
-    for block, kept in ((500, 10**9), (150, 10**9), (30, 10**9), (1, 10**9), (150, 1), (1, 1)):
-        monkeypatch.setattr("fagen.runtime.reference.BLOCK", block)
-        monkeypatch.setattr("fagen.runtime.reference.KEPT", kept)
-        for one, other in zip(run(), whole, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
-
-
-def test_baseline_rounds_where_a_kernel_does() -> None:
-    torch.manual_seed(7)
-    for dtype, unit, low, high in (
-        ("bf16", torch.bfloat16, 2**-10, 2**-7),
-        ("f16", torch.float16, 2**-13, 2**-10),
-        ("f32", torch.float32, 0, 2**-21),
-    ):
-        q, k, v = (torch.randn(2, 64, 4, 64).to(unit).requires_grad_() for _ in range(3))
-        w = variant("causal", head_dim=64, dtype=dtype)
-        results = []
-        for formula in (reference, baseline):
-            o, lse = formula(w, q, k, v)
-            results.append([o, lse, *torch.autograd.grad((o.double() * torch.arange(64)).sum() / 64, (q, k, v))])
-        for exact, rounded in zip(*results, strict=True):
-            error = (exact.double() - rounded.double()).norm() / exact.double().norm()
-            assert error < high
-        assert low < (results[0][0] - results[1][0].double()).norm() / results[0][0].norm()
-        assert results[1][1].dtype == torch.float32
-        assert (results[0][1] - results[1][1]).abs().max() < 1e-5

@@ -257,7 +257,7 @@ def test_what_changes_nothing_has_a_gradient_of_zero(score: str) -> None:
         assert tensor.grad is not None and (tensor.grad == 0).all()
 
 
-def test_bwd_03_the_gradient_of_lse() -> None:
+def test_the_gradient_of_lse() -> None:
     q, k, v = tensors()
     w = variant("causal", head_dim=4, scale=0.3)
     o, lse = reference(w, q, k, v)

@@ -43,7 +43,7 @@ def test_defaults_of_the_language() -> None:
 
 
 def test_every_key_reaches_the_variant() -> None:
-    """K9: an option that is accepted is an option that is passed on."""
+    """An option that is accepted is an option that is passed on."""
     variant = only(
         "variants:\n"
         "  - {name: a, head_dim: 40, value_dim: 72, dtype: f16, layout: bhsd, backward: false, mask: causal,\n"
@@ -256,7 +256,7 @@ def test_anchors_and_aliases_are_plain_reuse() -> None:
 
 
 def test_the_order_of_keys_changes_nothing() -> None:
-    """BLD-03: what a variant is depends on what its spec says, not on how it is laid out."""
+    """What a variant is depends on what its spec says, not on how it is laid out."""
 
     def facts(spec_text: str) -> list[dict]:
         found = [variant.to_json() for variant in expand(load_text(spec_text))]

@@ -1,4 +1,4 @@
-"""No option is taken and then ignored (K9): each changes the kernels or the module, or is refused.
+"""No option is taken and then ignored: each changes the kernels or the module, or is refused.
 
 A table of every key of the schema and where it acts; a key that is added to the schema must be added here.
 """

@@ -1,4 +1,4 @@
-"""Layouts: the LAY cases (views of every kind, offsets, gaps)."""
+"""Layouts, from faults reported to attention libraries (views of every kind, offsets, gaps)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", ["causal_d64_f32", "causal_d64_bf16"])
-def test_lay_01_any_mixture_of_layouts_gives_the_same_bits(cases, name):
+def test_any_mixture_of_layouts_gives_the_same_bits(cases, name):
     kernel = getattr(cases, name)
     q, k, v = draw(kernel, B=2, H=3, Hk=3, Sq=37, Skv=37)
     d_o = torch.randn(q.shape).to(q.dtype)
@@ -31,7 +31,7 @@ def test_lay_01_any_mixture_of_layouts_gives_the_same_bits(cases, name):
         assert torch.equal(out, want["o"])
 
 
-def test_lay_01_slices_of_one_fused_tensor(cases):
+def test_slices_of_one_fused_tensor(cases):
     kernel = cases.causal_d64_f32
     fused = torch.randn(2, 37, 3, 3, 64)
     q, k, v = fused.unbind(2)
@@ -46,7 +46,7 @@ def test_lay_01_slices_of_one_fused_tensor(cases):
     assert torch.equal(leaf.grad, torch.stack([want["dq"], want["dk"], want["dv"]], 2))
 
 
-def test_lay_02_a_last_dim_with_a_stride(cases):
+def test_a_last_dim_with_a_stride(cases):
     kernel = cases.causal_d64_f32
     q = torch.randn(2, 19, 2, 128)[..., ::2]
     k = torch.randn(2, 64, 2, 19).permute(0, 3, 2, 1)
@@ -59,7 +59,7 @@ def test_lay_02_a_last_dim_with_a_stride(cases):
         assert torch.equal(got[output], tensor), output
 
 
-def test_lay_04_odd_offsets_and_odd_rows(cases):
+def test_odd_offsets_and_odd_rows(cases):
     kernel = cases.half_bias_d64
     count = 2 * 64 * 4 * 64
     q, k, v = (torch.randn(count + 8).half()[n : n + count].view(2, 64, 4, 64) for n in (1, 2, 3))
@@ -75,7 +75,7 @@ def test_lay_04_odd_offsets_and_odd_rows(cases):
 
 
 @pytest.mark.parametrize("width", [361, 364])
-def test_lay_04_mask_rows_of_any_width(cases, width):
+def test_mask_rows_of_any_width(cases, width):
     kernel = cases.masked_d16_f32
     q, k, v = draw(kernel, Sq=7, Skv=width)
     ok = (torch.rand(1 * 7 * width + 3) < 0.5)[3:].view(1, 7, width)

@@ -1,4 +1,7 @@
-"""Shapes and sizes: the SHP cases (alignment of the diagonal, tile edges, nothing, odd head dims, groups)."""
+"""Shapes and sizes, from faults reported to attention libraries.
+
+Alignment of the diagonal, tile edges, nothing, odd head dims, groups.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def one_hot(length: int, dim: int) -> torch.Tensor:
         ("topleft_d16", (5, 2), [[0], [0, 1], [0, 1], [0, 1], [0, 1]]),
     ],
 )
-def test_shp_01_where_the_diagonal_lies(cases, name, sizes, seen):
+def test_where_the_diagonal_lies(cases, name, sizes, seen):
     kernel = getattr(cases, name)
     q, k, v = torch.zeros(1, sizes[0], 1, 16), torch.zeros(1, sizes[1], 1, 16), one_hot(sizes[1], 16)
     want = torch.zeros(sizes[0], 16)
@@ -42,7 +45,7 @@ LENGTHS = (1, 2, 15, 17, 63, 65, 127, 129)
 
 @pytest.mark.parametrize("name", ["full_d64_f32", "causal_d64_f32", "causal_d64_bf16"])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_shp_02_lengths_that_are_no_multiple_of_a_tile(cases, name, length):
+def test_lengths_that_are_no_multiple_of_a_tile(cases, name, length):
     kernel = getattr(cases, name)
     other = LENGTHS[(LENGTHS.index(length) * 3 + 2) % len(LENGTHS)]
     for sizes in ((length, length), (length, other)):
@@ -55,7 +58,7 @@ def test_shp_02_lengths_that_are_no_multiple_of_a_tile(cases, name, length):
         assert not out.spilled() and not out.tensor.isnan().any()
 
 
-def test_shp_02_a_mask_and_a_score_change_beyond_a_tile(cases):
+def test_a_mask_and_a_score_change_beyond_a_tile(cases):
     for name in ("skew_d64", "causal_d64_f32"):
         kernel = getattr(cases, name)
         q, k, v = draw(kernel, H=1, Hk=1, Sq=1025, Skv=1025)
@@ -64,7 +67,7 @@ def test_shp_02_a_mask_and_a_score_change_beyond_a_tile(cases):
 
 @pytest.mark.parametrize("name", ["full_d64_f32", "causal_d64_f32", "causal_bhsd_d16", "sink_d16"])
 @pytest.mark.parametrize("empty", ["B", "Sq", "Skv"])
-def test_shp_03_nothing_is_a_size(cases, name, empty):
+def test_nothing_is_a_size(cases, name, empty):
     kernel = getattr(cases, name)
     q, k, v = draw(kernel, **{"B": 2, "Sq": 3, "Skv": 4, empty: 0})
     extras = {"sink": torch.randn(2)} if kernel.variant.sink else {}
@@ -80,7 +83,7 @@ def test_shp_03_nothing_is_a_size(cases, name, empty):
 
 
 @pytest.mark.parametrize("head_dim", [8, 40, 72, 80, 96, 104, 120, 136])
-def test_shp_04_head_dims_that_are_no_multiple_of_a_vector(cases, head_dim):
+def test_head_dims_that_are_no_multiple_of_a_vector(cases, head_dim):
     kernel = getattr(cases, f"odd_d{head_dim}")
     q, k, v = draw(kernel, H=8, Hk=8, Sq=512, Skv=512)
     got = judge(kernel, q, k, v, d_o=torch.randn(q.shape).bfloat16())
@@ -90,7 +93,7 @@ def test_shp_04_head_dims_that_are_no_multiple_of_a_vector(cases, head_dim):
 
 
 @pytest.mark.parametrize("heads", [(3, 2), (33, 2), (2, 3), (4, 0)])
-def test_shp_06_heads_that_are_no_groups_are_refused(cases, heads):
+def test_heads_that_are_no_groups_are_refused(cases, heads):
     kernel = cases.causal_d16
     q, k, v = draw(kernel, H=heads[0], Hk=heads[1])
     with pytest.raises(ValueError, match=rf"\b{heads[0]}\b.*\b{heads[1]}\b"):

@@ -1,4 +1,4 @@
-"""Features: the FEA cases (windows, softcap, ALiBi, the base of lse)."""
+"""Features, from faults reported to attention libraries (windows, softcap, ALiBi, the base of lse)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def window(length, left, right):
     return ((left < 0) | (i - j <= left)) & ((right < 0) | (j - i <= right))
 
 
-def test_fea_01_a_window_of_two_to_the_left_sees_three_keys(cases):
+def test_a_window_of_two_to_the_left_sees_three_keys(cases):
     want = [[0], [0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]]
     assert [row.nonzero().flatten().tolist() for row in seen(cases.window_2_0, 5, 5)] == want
 
 
 @pytest.mark.parametrize("name", ["window_4_0", "window_5_0", "window_any_0"])
-def test_fea_01_a_window_as_long_as_the_sequence_is_causal(cases, name):
+def test_a_window_as_long_as_the_sequence_is_causal(cases, name):
     q, k, v = draw(cases.causal_d16, Sq=5, Skv=5)
     got, want = (call(kernel, q, k, v) for kernel in (getattr(cases, name), cases.causal_d16))
     torch.testing.assert_close(got["o"], want["o"])
@@ -51,12 +51,12 @@ def test_fea_01_a_window_as_long_as_the_sequence_is_causal(cases, name):
         ("causal_window_0_any", 0, 0),
     ],
 )
-def test_fea_02_one_sided_windows(cases, name, left, right):
+def test_one_sided_windows(cases, name, left, right):
     assert torch.equal(seen(getattr(cases, name), 6, 6), window(6, left, right))
 
 
 @pytest.mark.parametrize("tile", [48, 64, 128])
-def test_fea_04_decoding_in_a_window_starts_at_the_right_tile(cases, tile):
+def test_decoding_in_a_window_starts_at_the_right_tile(cases, tile):
     kernel = getattr(cases, f"long_window_kv{tile}")
     v = torch.arange(256.0)[None, :, None, None].expand(1, 256, 1, 16)
     got = call(kernel, torch.zeros(1, 1, 1, 16), torch.zeros(1, 256, 1, 16), v)
@@ -64,12 +64,12 @@ def test_fea_04_decoding_in_a_window_starts_at_the_right_tile(cases, tile):
     torch.testing.assert_close(got["lse"], torch.full((1, 1, 1), math.log(33)))
 
 
-def test_fea_06_softcap_caps(cases):
+def test_softcap_caps(cases):
     q, k, v = torch.full((1, 1, 1, 64), 10.0), torch.full((1, 1, 1, 64), 1.25), torch.randn(1, 1, 1, 64)
     assert abs(float(call(cases.softcap15_d64, q, k, v)["lse"]) - 14.99995) < 1e-5
 
 
-def test_fea_07_softcap_s_derivative_counts(cases):
+def test_softcap_s_derivative_counts(cases):
     source = np.random.default_rng(1)
     k, v, q = (torch.tensor(source.standard_normal((1, length, 1, 8)), dtype=torch.float32) for length in (5, 5, 1))
     got = judge(cases.softcap1_d8, q, k, v, d_o=torch.ones(1, 1, 1, 8))
@@ -79,7 +79,7 @@ def test_fea_07_softcap_s_derivative_counts(cases):
     judge(kernel, q, k, v, d_o=torch.randn_like(q))
 
 
-def test_fea_09_alibi_counts_from_the_last_key(cases):
+def test_alibi_counts_from_the_last_key(cases):
     rows = torch.tensor([[-1.0, -0.5, 0.0, -0.5], [-1.5, -1.0, -0.5, 0.0]])
     q, k, v = torch.zeros(1, 2, 1, 16), torch.zeros(1, 4, 1, 16), torch.eye(4, 16)[None, :, None]
     for kernel, slopes in (
@@ -91,7 +91,7 @@ def test_fea_09_alibi_counts_from_the_last_key(cases):
         torch.testing.assert_close(got["lse"][0, 0], rows.logsumexp(-1))
 
 
-def test_fea_09_any_number_of_heads_each_with_its_slope(cases):
+def test_any_number_of_heads_each_with_its_slope(cases):
     q, k, v = draw(cases.alibi_d16, B=2, H=5, Hk=5, Sq=9, Skv=33)
     d_o = torch.randn_like(q)
     slopes = torch.randn(5).abs()
@@ -104,13 +104,13 @@ def test_fea_09_any_number_of_heads_each_with_its_slope(cases):
 
 
 @pytest.mark.parametrize("slope", [torch.ones(2).half(), torch.ones(2).double(), torch.ones(2).int(), torch.ones(3)])
-def test_fea_09_slopes_of_another_dtype_or_shape_are_refused(cases, slope):
+def test_slopes_of_another_dtype_or_shape_are_refused(cases, slope):
     q, k, v = draw(cases.alibi_d16)
     with pytest.raises((ValueError, TypeError), match="slope"):
         cases.alibi_d16(q, k, v, slope=slope)
 
 
-def test_fea_10_lse_is_in_base_e(cases):
+def test_lse_is_in_base_e(cases):
     halves = [(torch.ones(1, 1, 1, 1) * n, torch.full((1, 1, 1), lse)) for n, lse in ((1.0, -3.0), (0.0, 2.0))]
     assert abs(float(merge(halves)[0]) - 0.00669) < 1e-5
     for name in ("full_d64_f32", "full_d64_bf16", "full_d64_f16"):

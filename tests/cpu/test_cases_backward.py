@@ -1,4 +1,7 @@
-"""Backward: the BWD cases (groups, determinism, the gradients of lse and of params, second order)."""
+"""Backward, from faults reported to attention libraries.
+
+Groups, determinism, the gradients of lse and of params, second order.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from calls import call, draw, judge
 
 @pytest.mark.parametrize("heads", [(6, 2), (8, 2), (4, 1), (9, 3)])
 @pytest.mark.parametrize("name", ["causal_d64_f32", "causal_d64_bf16"])
-def test_bwd_01_gradients_of_shared_keys_are_sums_over_their_heads(cases, name, heads):
+def test_gradients_of_shared_keys_are_sums_over_their_heads(cases, name, heads):
     kernel = getattr(cases, name)
     q, k, v = draw(kernel, B=2, H=heads[0], Hk=heads[1], Sq=33, Skv=33)
     d_o = torch.randn(q.shape).to(q.dtype)
@@ -24,7 +27,7 @@ def test_bwd_01_gradients_of_shared_keys_are_sums_over_their_heads(cases, name, 
 
 
 @pytest.mark.parametrize("kv_heads", [4, 1])
-def test_bwd_02_deterministic_gradients_are_the_same_bits_on_every_run(cases, kv_heads):
+def test_deterministic_gradients_are_the_same_bits_on_every_run(cases, kv_heads):
     kernel = cases.steady_d128_bf16
     q, k, v = draw(kernel, B=2, H=4, Hk=kv_heads, Sq=1024, Skv=1024)
     d_o = torch.randn(q.shape).bfloat16()
@@ -41,7 +44,7 @@ def test_bwd_02_deterministic_gradients_are_the_same_bits_on_every_run(cases, kv
         torch.set_num_threads(threads)
 
 
-def test_bwd_03_lse_has_a_gradient(cases):
+def test_lse_has_a_gradient(cases):
     kernel = cases.full_d64_f32
     q, k, v = draw(kernel, H=1, Hk=1, Sq=6, Skv=9)
     got = judge(kernel, q, k, v, d_lse=torch.ones(1, 1, 6))
@@ -56,13 +59,13 @@ def test_bwd_03_lse_has_a_gradient(cases):
         torch.testing.assert_close(both[output], alone[output] + got[output], rtol=1e-5, atol=1e-5)
 
 
-def test_bwd_06_slopes_learn(cases):
+def test_slopes_learn(cases):
     q, k, v = draw(cases.alibi_d16, B=2, H=3, Hk=3, Sq=17, Skv=40)
     got = judge(cases.alibi_d16, q, k, v, d_o=torch.randn_like(q), slope=torch.rand(3))
     assert (got["d_slope"].abs() > 1e-3).all()
 
 
-def test_bwd_06_a_broadcast_bias_gets_the_sum_of_what_it_was_read_for(cases):
+def test_a_broadcast_bias_gets_the_sum_of_what_it_was_read_for(cases):
     q, k, v = draw(cases.biased_d64_f32, B=2, H=3, Hk=3, Sq=9, Skv=20)
     d_o = torch.randn_like(q)
     bias = torch.randn(1, 3, 1, 20, requires_grad=True)
@@ -74,21 +77,21 @@ def test_bwd_06_a_broadcast_bias_gets_the_sum_of_what_it_was_read_for(cases):
     judge(cases.key_bias_d16, q, k, v, d_o=torch.randn_like(q), key=torch.randn(3, 20))
 
 
-def test_bwd_06_a_scalar_learns(cases):
+def test_a_scalar_learns(cases):
     q, k, v = draw(cases.gain_d16, B=2, Sq=9, Skv=20)
     got = judge(cases.gain_d16, q, k, v, d_o=torch.randn_like(q), gain=torch.tensor(1.5))
     assert got["d_gain"].shape == ()
     assert abs(float(got["d_gain"])) > 1e-3
 
 
-def test_bwd_06_a_gradient_that_there_is_not_is_an_error_in_forward(cases):
+def test_a_gradient_that_there_is_not_is_an_error_in_forward(cases):
     kernel = cases.window_2_0
     q, k, v = draw(kernel)
     with pytest.raises(ValueError, match="backward"):
         kernel(q.requires_grad_(), k, v)
 
 
-def test_bwd_08_a_second_derivative_is_an_error(cases):
+def test_a_second_derivative_is_an_error(cases):
     kernel = cases.full_d64_f32
     q, k, v = draw(kernel)
     q.requires_grad_()

@@ -1,4 +1,4 @@
-"""Numerics: the NUM cases of attention libraries' public reports (empty rows, range and rounding, masked NaN)."""
+"""Numerics, from faults reported to attention libraries (empty rows, range and rounding, masked NaN)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def assert_empty(got, rows):
     assert not any(tensor.isnan().any() for tensor in got.values())
 
 
-def test_num_01_causal_rows_without_a_key(cases):
+def test_causal_rows_without_a_key(cases):
     kernel = cases.causal_d64_bf16
     q, k, v = draw(kernel, H=1, Hk=1, Sq=4, Skv=2)
     assert_empty(judge(kernel, q, k, v, d_o=grads(kernel, q)), slice(0, 2))
 
 
-def test_num_01_masked_rows(cases):
+def test_masked_rows(cases):
     kernel = cases.masked_d16_bf16
     q, k, v = draw(kernel, H=1, Hk=1, Sq=4, Skv=6)
     ok = torch.rand(1, 4, 6) < 0.5
@@ -38,7 +38,7 @@ def test_num_01_masked_rows(cases):
     assert_empty(judge(kernel, q, k, v, d_o=grads(kernel, q), ok=ok), slice(1, None, 2))
 
 
-def test_num_01_a_bias_row_of_minus_infinity(cases):
+def test_a_bias_row_of_minus_infinity(cases):
     kernel = cases.biased_d64_bf16
     q, k, v = draw(kernel, H=1, Hk=1, Sq=4, Skv=6)
     bias = torch.randn(1, 1, 4, 6)
@@ -51,7 +51,7 @@ def test_num_01_a_bias_row_of_minus_infinity(cases):
     torch.testing.assert_close(got["lse"][:, :, rest], alone["lse"])
 
 
-def test_num_02_all_logits_far_below_any_stand_in_for_minus_infinity(cases):
+def test_all_logits_far_below_any_stand_in_for_minus_infinity(cases):
     kernel = cases.full_d128_bf16
     q, k = torch.ones(1, 1, 1, 128).bfloat16(), torch.full((1, 64, 1, 128), -1024.0).bfloat16()
     k[:, 0] = -1000.0
@@ -61,7 +61,7 @@ def test_num_02_all_logits_far_below_any_stand_in_for_minus_infinity(cases):
     assert abs(float(got["lse"]) - -11313.708) < 1e-2
 
 
-def test_num_02_a_masked_key_does_not_win_over_a_very_low_one(cases):
+def test_a_masked_key_does_not_win_over_a_very_low_one(cases):
     kernel = cases.masked_d16_f32
     q, k, v = torch.zeros(1, 1, 1, 16), torch.zeros(1, 2, 1, 16), torch.zeros(1, 2, 1, 16)
     q[..., 0], k[:, 0, :, 0], v[:, 0], v[:, 1] = -20000.0, 1.0, 1.0, 100.0
@@ -70,7 +70,7 @@ def test_num_02_a_masked_key_does_not_win_over_a_very_low_one(cases):
     assert float(got["lse"]) == -20000.0
 
 
-def test_num_05_scores_beyond_half_precision_before_they_are_scaled(cases):
+def test_scores_beyond_half_precision_before_they_are_scaled(cases):
     kernel = cases.full_d64_f16
     q, k = torch.full((1, 1, 1, 64), 256.0).half(), torch.full((1, 8, 1, 64), 256.0).half()
     v = torch.randn(1, 8, 1, 64).half()
@@ -81,7 +81,7 @@ def test_num_05_scores_beyond_half_precision_before_they_are_scaled(cases):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_num_06_a_bias_of_the_lowest_finite_number_is_a_bias(cases, dtype):
+def test_a_bias_of_the_lowest_finite_number_is_a_bias(cases, dtype):
     kernel = getattr(cases, f"biased_d64_{dtype}")
     q, k, v = draw(kernel, H=1, Hk=1, Sq=3, Skv=3, size=0.1)
     bias = torch.zeros(1, 1, 3, 3)
@@ -93,7 +93,7 @@ def test_num_06_a_bias_of_the_lowest_finite_number_is_a_bias(cases, dtype):
 
 
 @pytest.mark.parametrize("poison", [math.nan, INF, -INF, 1e4])
-def test_num_07_what_lies_past_a_sequence_s_end_has_no_influence(cases, poison):
+def test_what_lies_past_a_sequence_s_end_has_no_influence(cases, poison):
     kernel = cases.cached_d64_f16
     q, k, v = draw(kernel, B=2, H=1, Hk=1, Sq=1, Skv=3)
     lens, d_o = torch.tensor([1, 3], dtype=torch.int32), torch.randn(2, 1, 1, 64).half()
@@ -107,7 +107,7 @@ def test_num_07_what_lies_past_a_sequence_s_end_has_no_influence(cases, poison):
 
 @pytest.mark.parametrize("poison", [math.nan, INF, 1e4])
 @pytest.mark.parametrize("name", ["topleft_d16", "window_0_0", "small_tiles_d16"])
-def test_num_07_keys_that_a_mask_hides_have_no_influence(cases, name, poison):
+def test_keys_that_a_mask_hides_have_no_influence(cases, name, poison):
     kernel = getattr(cases, name)
     sizes = {"topleft_d16": (20, 70), "window_0_0": (3, 40), "small_tiles_d16": (20, 130)}[name]
     q, k, v = draw(kernel, Sq=sizes[0], Skv=sizes[1])
@@ -123,7 +123,7 @@ def test_num_07_keys_that_a_mask_hides_have_no_influence(cases, name, poison):
         assert torch.equal(got[output], tensor), output
 
 
-def test_num_09_the_gradient_of_a_single_key_is_exact(cases):
+def test_the_gradient_of_a_single_key_is_exact(cases):
     kernel = cases.full_d16_f16
     for seed in range(20):
         torch.manual_seed(seed)
@@ -135,7 +135,7 @@ def test_num_09_the_gradient_of_a_single_key_is_exact(cases):
 
 @pytest.mark.parametrize("align", ["bottom_right", "top_left"])
 @pytest.mark.parametrize("rows", [76, 34, 146])
-def test_num_09_many_rows_that_see_one_key(cases, align, rows):
+def test_many_rows_that_see_one_key(cases, align, rows):
     kernel = cases.causal_d32_f16 if align == "bottom_right" else cases.topleft_d32_f16
     q, k, v = ((torch.randn(1, length, 1, 32) * 3).half() for length in (rows, 1, 1))
     got = call(kernel, q, k, v, d_o=torch.ones(1, rows, 1, 32).half())
@@ -143,7 +143,7 @@ def test_num_09_many_rows_that_see_one_key(cases, align, rows):
     assert (got["dv"] == (1 if align == "bottom_right" else rows)).all()
 
 
-def test_num_10_the_smallest_half_precision_number_comes_through(cases):
+def test_the_smallest_half_precision_number_comes_through(cases):
     kernel = cases.full_d16_f16
     q, k, _ = draw(kernel, H=1, Hk=1, Sq=1, Skv=1)
     v = torch.full((1, 1, 1, 16), 2.0**-24).half()
