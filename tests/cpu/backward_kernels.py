@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fagen.plan import plan
 from fagen.render import render
+from fagen.runtime.check.memory import place
 from fagen.runtime.variant import Variant
 
 
@@ -139,7 +140,7 @@ class BackwardKernel:
         for index, param in enumerate(self.variant.params):
             if not param.grad or param.name not in params:
                 continue
-            gradient = torch.zeros(params[param.name].shape)
+            gradient = place(torch.zeros(params[param.name].shape), "fence").tensor
             view = p.d_params[index]
             if wanted is None or f"d_{param.name}" in wanted:
                 got[f"d_{param.name}"] = gradient

@@ -114,7 +114,9 @@ def kernel(variant: Variant, isa: str = "native") -> Kernel:
 
 
 class Kernel:
-    """The compiled forward kernel of one variant."""
+    """The compiled forward kernel of one variant. ``junk`` is in every byte of a workspace that a call gets."""
+
+    junk = 0xFF  # NaN
 
     def __init__(self, variant: Variant, isa: str = "native"):
         self.variant = variant
@@ -142,19 +144,19 @@ class Kernel:
         threads: int = 2,
         out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """(o, lse) for tensors in the variant's layout; outputs and workspace are poisoned with NaN beforehand."""
+        """(o, lse) for tensors in the variant's layout; outputs are poisoned with NaN, the workspace with ``junk``."""
         if out is None:
             out = torch.full((*q.shape[:3], v.shape[-1]), math.nan, dtype=q.dtype)
         p, keep = self._params(q, k, v, out, scale, sink, params or {}, threads)
         bytes_needed = self._workspace(ctypes.byref(p))
         # A canary of 64 bytes on either side of the workspace.
-        workspace = torch.full((bytes_needed + 192,), 0xFF, dtype=torch.uint8)
+        workspace = torch.full((bytes_needed + 192,), self.junk, dtype=torch.uint8)
         offset = 64 + (-workspace.data_ptr()) % 64
         p.workspace = workspace.data_ptr() + offset
         lse = torch.full((p.shape.batch, p.shape.heads, p.shape.q_len), math.nan)
         p.lse = lse.data_ptr()
         self._forward(ctypes.byref(p))
-        assert (workspace[:offset] == 0xFF).all() and (workspace[offset + bytes_needed :] == 0xFF).all()
+        assert (workspace[:offset] == self.junk).all() and (workspace[offset + bytes_needed :] == self.junk).all()
         del keep
         return out, lse
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..variant import Variant
 from .cases import Case
 from .inputs import Inputs
-from .memory import junk, place, poisoned_memory
+from .memory import place, poisoned_memory
 from .pull import pull
 
 
@@ -41,7 +41,9 @@ class MemoryFault(Exception):
 def forward(kernel: Function, case: Case, inputs: Inputs) -> dict[str, Tensor]:
     """o and lse, with o written into memory that is laid out as the case's inputs are. Raises MemoryFault."""
     shape = (*inputs.q.shape[:-1], kernel.variant.value_dim)
-    out = place(junk(shape, inputs.q.dtype), "plain" if case.where == "broadcast" else case.where)
+    # Not NaN, which fresh memory has: a kernel may take it for a result that is still to be mended.
+    largest = torch.full(shape, torch.finfo(inputs.q.dtype).max, dtype=inputs.q.dtype)
+    out = place(largest, "plain" if case.where == "broadcast" else case.where)
     with _watched(case, inputs), torch.no_grad():
         o, lse = kernel(
             inputs.q, inputs.k, inputs.v, scale=inputs.scale, return_lse=True, out=out.tensor, **inputs.extras()

@@ -15,23 +15,26 @@ from typing import Any
 #   normal   standard normal numbers
 #   spread   queries whose logits range from a hundredth to hundreds, row by row
 #   large    scores, exact in float32, around -LARGE, 0 or LARGE, row by row, of which many in a row weigh something
-#   huge     values near the dtype's largest, gradients small: a sum of values overflows unless it is divided in time
+#   huge     values near the dtype's largest, gradients small: a sum of values overflows unless it is divided in time;
+#            those of the first and last keys are near its smallest, so that dividing them as well shows
 #   drift    all near 1, so that sums grow steadily and accumulating them in few bits shows
 #   uniform  q = k = 0: every admitted key weighs the same, so o prints the mask and lse is log(count)
 #   peaked   each row's largest logit is at a key beside an edge of the mask, on either side of it
-#   shut     normal numbers; real params that are added to the scores are -inf here and there and for whole rows
+#   shut     normal numbers; real params that are added to the scores are -inf here and there and for whole rows, and
+#            so is the first sink
 VALUES = ("normal", "spread", "large", "huge", "drift", "uniform", "peaked", "shut")
 
 LARGE = 2.0**20
 
 # Which tensor holds something that is no number.
 #   unseen   NaN in every row of K and V that no query may see: nothing may change
-#   nan-key, inf-key, ...   in one row of that tensor ("upstream" is the gradient of o): it must reach exactly what
-#            sees the row
+#   nan-key, inf-key, ...   in the first column of one row of that tensor and the last of the next ("upstream" is the
+#            gradient of o): it must reach exactly what sees the rows
+#   inf-row  in a key and its value: where the score is -inf, a weight of 0 times Inf is NaN
 POISONS = (
     "unseen",
-    *(f"{what}-{tensor}" for tensor in ("key", "value", "query") for what in ("nan", "inf")),
-    "nan-upstream",
+    *(f"{what}-{tensor}" for tensor in ("key", "value", "query", "upstream") for what in ("nan", "inf")),
+    "inf-row",
 )
 
 
@@ -42,7 +45,7 @@ class Case:
     ``where`` is one of memory.PLACES, ``runs`` draws integer params in sorted runs (documents) rather than at
     random, ``lse_gradient`` gives lse a gradient too, ``few`` asks for the gradients of q, k and v alone, ``scale``
     (in units of 1/sqrt(head_dim)) is passed at the call, ``slack`` is added to the length of each param dim that may
-    have any length.
+    have any length, ``early`` puts the poison into the first rows, which most queries see, rather than late ones.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Case:
     few: bool = False
     scale: float | None = None
     slack: int = 0
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,11 +122,12 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("spread", a + 5, 2 * b + 3, 1, 2, 2, values="spread", where="slice", lse_gradient=True)
     yield Case("large", a + 19, 2 * b + 9, 1, 2, 1, values="large", runs=True, lse_gradient=True)
     yield Case("shut", a + 3, b + 5, 1, 2, 1, values="shut", runs=True)
-    yield Case("huge", 5, b + 9, 1, 4, 2, values="huge")
+    yield Case("huge", 5, b + 9, 1, 4, 2, values="huge", where="fence")
+    yield Case("huge-square", max(a - 1, 1), max(a - 1, 1), 1, 2, 1, values="huge")
     yield Case("many-tiles", 2, 100 * b + 3, values="drift", runs=True, lse_gradient=True)
     yield Case("many-rows", 100 * a + 3, 2, values="drift", lse_gradient=True)
-    yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 1, 6, 2, where="permuted", runs=True)
-    yield Case("one-query", 1, 2 * b + 1, 2, 3, 1, where="slice", threads=3)
+    yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 2, 6, 2, where="permuted", runs=True)
+    yield Case("one-query", 1, 2 * b + 1, 2, 6, 1, where="slice", threads=3)
     yield Case("one-query-whole-tiles", 1, 2 * b, 1, 2, 1)
     # Under a narrow window, no tile is seen whole but by one row alone that has few keys.
     yield Case("one-query-short", 1, 64, 1, 2, 1)
@@ -134,13 +139,16 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("no-queries", 0, 3, 2, 2, 1)
     yield Case("no-batch", 3, 3, 0, 2, 1)
     for poison in POISONS:
-        where = "fence" if "key" in poison else "plain"
-        yield Case(poison, a // 2 + 3, 2 * b + 3, 1, 2, 1, where=where, poison=poison, runs=poison != "nan-key")
+        # NaN in a tensor that lies otherwise than the rest, Inf in one that ends where memory does.
+        where = "gaps" if poison.startswith("nan-") else "fence" if poison == "inf-key" else "plain"
+        runs = poison != "nan-key"
+        yield Case(poison, a // 2 + 3, 2 * b + 3, 1, 2, 1, where=where, poison=poison, runs=runs)
+    yield Case("nan-value-early", a // 2 + 3, 2 * b + 3, 1, 2, 1, poison="nan-value", runs=True, early=True)
 
 
 def _edges(a: int, b: int) -> Iterator[Case]:
     """Lengths that are a tile, one less and one more."""
-    yield Case("tile", a, b, 1, 2, 1, where="fence", scale=0.7, slack=-2)
+    yield Case("tile", a, b, 1, 4, 2, where="fence", scale=0.7, slack=-2)
     yield Case("tile-plus-1", a + 1, b + 1, 1, 3, 3, where="offset", slack=3)
     yield Case("tile-minus-1", max(a - 1, 1), max(b - 1, 1), 2, 1, 1, where="gaps", runs=True, lse_gradient=True)
 

@@ -53,8 +53,11 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
     d_o = torch.randn(case.batch, case.q_len, case.heads, variant.value_dim, generator=source)
     d_lse = torch.randn(case.batch, case.heads, case.q_len, generator=source) if case.lse_gradient else None
     if case.values == "huge":
-        largest = torch.finfo(DTYPES[variant.dtype]).max
-        v, d_o = v.sign() * (0.5 + 0.25 * torch.rand(v.shape, generator=source)) * largest, d_o / largest**0.75
+        numbers, quarter = torch.finfo(DTYPES[variant.dtype]), case.kv_len // 4
+        small = v * numbers.tiny * 64.0
+        v = v.sign() * (0.5 + 0.25 * torch.rand(v.shape, generator=source)) * numbers.max
+        v[:, :quarter], v[:, case.kv_len - quarter :] = small[:, :quarter], small[:, case.kv_len - quarter :]
+        d_o = d_o / numbers.max**0.75
     if case.values == "drift" and d_lse is not None:
         # The gradient of lse alone makes dq and dk drift; that of o, rounded, would hide it.
         d_o, d_lse = d_o / 64.0, 1.0 + d_lse / 4.0
@@ -66,7 +69,7 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
         q, d_o = q[:1].expand(q.shape), d_o.flatten()[:1].sum().expand(d_o.shape)
     dtype = DTYPES[variant.dtype]
     guarded = {
-        name: place(_laid_out(variant, tensor).to(dtype), case.where)
+        name: place(_laid_out(variant, tensor).to(dtype), _where(case, name))
         for name, tensor in (("q", q), ("k", k), ("v", v), ("d_o", d_o))
     }
     others = {**params, **({} if sink is None else {"sink": sink}), **({} if d_lse is None else {"d_lse": d_lse})}
@@ -80,6 +83,16 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
         scale=_scale(variant, case),
         guarded=guarded,
     )
+
+
+_POISONED = {"query": "q", "key": "k", "value": "v", "upstream": "d_o"}
+
+
+def _where(case: Case, name: str) -> str:
+    """How one of q, k, v and d_o lies: with gaps only the one that is poisoned, where one is."""
+    if case.poison and case.where == "gaps" and _POISONED.get(case.poison.partition("-")[2]) != name:
+        return "plain"
+    return case.where
 
 
 def _laid_out(variant: Variant, tensor: Tensor) -> Tensor:
@@ -116,6 +129,8 @@ def _values(
 def _sink(case: Case, source: torch.Generator) -> Tensor:
     """[H]. Where scores are large, it is as large, so that it weighs something in some rows."""
     sink = torch.randn(case.heads, generator=source)
+    if case.values == "shut":
+        sink[:1] = -torch.inf
     if case.values != "large":
         return sink
     signs = 1.0 - 2.0 * (torch.arange(case.heads) % 2)
@@ -160,8 +175,14 @@ def _poison(
         tensors["key"][unseen], tensors["value"][unseen] = torch.nan, torch.nan
         return
     what, _, name = case.poison.partition("-")
-    _, length, heads, dim = tensors[name].shape
-    # A late row, which under a causal mask few queries see.
-    row = length - 1 - int(torch.randint(max(length // 4, 1), (), generator=source))
-    head, column = (int(torch.randint(size, (), generator=source)) for size in (heads, dim))
-    tensors[name][:, row, head, column] = torch.nan if what == "nan" else torch.inf
+    _, length, heads, _ = tensors[name if name in tensors else "key"].shape
+    # Late rows, which under a causal mask few queries see; beside the end of a tile, where the length is one and three.
+    bad, row = (torch.nan, length - 4) if what == "nan" else (torch.inf, length - 5)
+    row = 0 if case.early else max(row, 0)
+    head = int(torch.randint(heads, (), generator=source))
+    if case.poison == "inf-upstream":
+        # Or the gradient of a score, the sum of Inf in both signs, would be whatever the order makes it.
+        tensors["value"][..., [0, -1]] = 0.0
+    for tensor in (tensors["key"], tensors["value"]) if name == "row" else (tensors[name],):
+        tensor[:, row, head, 0] = bad
+        tensor[:, row + 1 : row + 2, head, -1] = bad

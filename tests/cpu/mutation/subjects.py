@@ -22,6 +22,7 @@ from fagen.render import Source, render  # noqa: E402
 from fagen.runtime.check.cases import Case, Tiling, cases  # noqa: E402
 from fagen.runtime.check.compare import Expected, expect  # noqa: E402
 from fagen.runtime.check.inputs import Inputs, draw  # noqa: E402
+from fagen.runtime.check.memory import place  # noqa: E402
 from fagen.runtime.reference import trees  # noqa: E402
 from fagen.runtime.variant import Param, Tiles, Variant  # noqa: E402
 
@@ -119,6 +120,8 @@ class Called:
     ) -> tuple[Tensor, Tensor]:
         sink = sink if sink is None else sink.contiguous()
         threads = torch.get_num_threads()
+        # Once numbers, once NaN: a kernel takes what is not finite for an overflow, and computes it again.
+        self.forward.junk = 0xFF if out is None else 0x3F
         return self.forward(q, k, v, scale=scale, sink=sink, params=params, threads=threads, out=out)
 
 
@@ -150,10 +153,18 @@ class _Call(torch.autograd.Function):
             sink=sink if sink is None else sink.contiguous(),
             params=named,
             threads=ctx.threads,
+            out={name: _empty_like(tensor) for name, tensor in (("dq", q), ("dk", k), ("dv", v))},
             wanted=frozenset(f"d_{name}" for name, asked in needed if asked),
         )
         rest = [found[f"d_{name}"].to(tensor.dtype) if f"d_{name}" in found else None for name, tensor in named.items()]
         return (None, None, found["dq"], found["dk"], found["dv"], found.get("d_sink"), *rest)
+
+
+def _empty_like(tensor: Tensor) -> Tensor:
+    """NaN, with gaps where the tensor has gaps."""
+    return place(
+        torch.full(tensor.shape, torch.nan, dtype=tensor.dtype), "plain" if tensor.stride(-1) == 1 else "gaps"
+    ).tensor
 
 
 def _subject(
@@ -207,9 +218,9 @@ SUBJECTS: dict[str, Subject] = {
             keys=160,
             block=32,
             value_dim=79,
-            mask="causal and (kv < 64 or q - kv < 100) and kv // 32 % 3 == 1",
+            mask="causal and (kv < 64 or q - kv < 100) and kv // 32 % 3 != 2",
             score="s + table[b, h, q % 3, kv % 5]",
-            params=(Param("table", "f32", ("B", "H", 3, 5), True),),
+            params=(Param("table", "f32", ("B", "n", 3, 5), True),),
         ),
         # Scores that an infinite product does not make infinite, but a param may, for a row whole.
         _subject(
