@@ -104,10 +104,10 @@ def _draw(param: Param, use: Usage, shape: tuple[int, ...], case: Case, generato
         if case.values == "large":
             steps = (values * _STEPS).round()
             values = torch.where(steps == 0, values.sign(), steps) / _STEPS
-        if case.values == "shut" and use.added:
-            values[torch.rand(shape, generator=generator) < 0.125] = -torch.inf
-            lines = values.view(-1, *shape[-1:])  # every third of them whole, though not of few the first
-            lines[1::3] = -torch.inf
+        if case.values == "shut" and use.added and shape:
+            values[torch.rand(shape, generator=generator) < 1.0 / 32.0] = -torch.inf
+            lines = values.view(-1, *shape[-1:])  # the first entry of each, and every third line whole
+            lines[:, :1], lines[1::3] = -torch.inf, -torch.inf
         return values.to(dtype)
     if param.dtype == "bool":
         low, high = 0, 2
