@@ -142,8 +142,9 @@ class Planted:
         if args.sink is not None and not self.has("no-sink"):
             extra = args.sink[:, None] * (args.scale if self.has("sink-scaled") else 1.0)
             new = torch.maximum(top, extra)
-            alpha = torch.exp(torch.where(new == -math.inf, 0.0, top - new))
-            total = total * alpha + torch.exp(extra - new) * (
+            safe = torch.where(new == -math.inf, 0.0, new)
+            alpha = torch.exp(torch.where(new == -math.inf, 0.0, top - safe))
+            total = total * alpha + torch.exp(extra - safe) * (
                 2.0 if self.has("sink-twice") and keys > self.tile else 1.0
             )
             o, top = o * alpha, new
