@@ -150,6 +150,7 @@ def _around(a: int, b: int) -> Iterator[Case]:
 def _edges(a: int, b: int) -> Iterator[Case]:
     """Lengths that are a tile, one less and one more."""
     yield Case("tile", a, b, 1, 4, 2, where="fence", scale=0.7, slack=-2)
+    yield Case("tile-nan", a, 3, 1, 1, 1, poison="nan-query")
     yield Case("tile-plus-1", a + 1, b + 1, 1, 3, 3, where="offset", slack=3)
     yield Case("tile-minus-1", max(a - 1, 1), max(b - 1, 1), 2, 1, 1, where="gaps", runs=True, lse_gradient=True)
 
