@@ -222,15 +222,17 @@ SUBJECTS: dict[str, Subject] = {
             score="s + table[b, h, q % 3, kv % 5]",
             params=(Param("table", "f32", ("B", "n", 3, 5), True),),
         ),
-        # Scores that an infinite product does not make infinite, but a param may, for a row whole.
+        # Scores that an infinite product does not make infinite, but a param may, for a row whole; a head dim one word
+        # short of a vector.
         _subject(
             "capped",
-            16,
+            15,
             "f32",
             Tiles(q=12, kv=32),
             rows=12,
             keys=64,
             block=32,
+            value_dim=16,
             mask="causal",
             score="softcap(4) + gate[h, i]",
             params=(Param("gate", "f32", ("H", "Sq"), True),),
