@@ -124,7 +124,8 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("shut", a // 2 + 1, 2 * b + 5, 1, 4, 2, values="shut", runs=True)
     yield Case("shut-more-queries", a + 3, a // 2 + 1, 1, 2, 1, values="shut")
     yield Case("huge", 5, b + 9, 1, 4, 2, values="huge", where="fence")
-    yield Case("huge-square", max(a - 1, 1), max(a - 1, 1), 1, 2, 1, values="huge")
+    # Two heads in one work item, each of several blocks of rows, the first of which see only small values.
+    yield Case("huge-square", max(a // 2 - 1, 3), max(a // 2 - 1, 3), 1, 2, 1, values="huge")
     yield Case("many-tiles", 2, 100 * b + 3, values="drift", runs=True, lse_gradient=True)
     yield Case("many-rows", 100 * a + 3, 2, values="drift", lse_gradient=True)
     yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 2, 6, 2, where="permuted", runs=True)
