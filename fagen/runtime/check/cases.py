@@ -30,7 +30,7 @@ LARGE = 2.0**20
 #   unseen   NaN in every row of K and V that no query may see: nothing may change
 #   nan-key, inf-key, ...   in the first column of one row of that tensor and the last of the next ("upstream" is the
 #            gradient of o): it must reach exactly what sees the rows
-#   inf-row  in a key and its value: where the score is -inf, a weight of 0 times Inf is NaN
+#   inf-row  in one key and its value: where the score is -inf, a weight of 0 times Inf is NaN
 POISONS = (
     "unseen",
     *(f"{what}-{tensor}" for tensor in ("key", "value", "query", "upstream") for what in ("nan", "inf")),

@@ -186,6 +186,9 @@ def _poison(
     if case.poison == "inf-upstream":
         # Or the gradient of a score, the sum of Inf in both signs, would be whatever the order makes it.
         tensors["value"][..., [0, -1]] = 0.0
-    for tensor in (tensors["key"], tensors["value"]) if name == "row" else (tensors[name],):
-        tensor[:, row, head, 0] = bad
-        tensor[:, row + 1 : row + 2, head, -1] = bad
+    if name == "row":
+        # One alone: beside another with a score of Inf, a capped score of -Inf would weigh less than float32 can say.
+        tensors["key"][:, row, head, 0], tensors["value"][:, row, head, 0] = bad, bad
+        return
+    tensors[name][:, row, head, 0] = bad
+    tensors[name][:, row + 1 : row + 2, head, -1] = bad
