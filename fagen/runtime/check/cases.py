@@ -28,8 +28,8 @@ LARGE = 2.0**20
 
 # Which tensor holds something that is no number.
 #   unseen   NaN in every row of K and V that no query may see: nothing may change
-#   nan-key, inf-key, ...   in the first column of one row of that tensor and the last of the next ("upstream" is the
-#            gradient of o): it must reach exactly what sees the rows
+#   nan-key, inf-key, ...   in two neighbouring rows of that tensor ("upstream" is the gradient of o), in the first column
+#            and, of one with NaN, the last: it must reach exactly what sees the rows
 #   inf-row  in one key and its value: where the score is -inf, a weight of 0 times Inf is NaN
 POISONS = (
     "unseen",
@@ -122,7 +122,7 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("spread", a + 5, 2 * b + 3, 1, 2, 2, values="spread", where="slice", lse_gradient=True)
     yield Case("large", a + 21, 2 * b + 9, 1, 4, 2, values="large", where="fence", runs=True, lse_gradient=True)
     yield Case("shut", a // 2 + 1, 2 * b + 5, 1, 4, 2, values="shut", runs=True)
-    yield Case("shut-more-queries", a + 3, a // 2 + 1, 1, 2, 1, values="shut")
+    yield Case("shut-more-queries", b + 3, b // 2 + 3, 1, 2, 1, values="shut")
     yield Case("huge", 5, b + 9, 1, 4, 2, values="huge", where="fence")
     # Two heads in one work item, each of several blocks of rows, the first of which see only small values.
     yield Case("huge-square", max(a // 2 - 1, 3), max(a // 2 - 1, 3), 1, 2, 1, values="huge")
