@@ -28,8 +28,8 @@ LARGE = 2.0**20
 
 # Which tensor holds something that is no number.
 #   unseen   NaN in every row of K and V that no query may see: nothing may change
-#   nan-key, inf-key, ...   in two neighbouring rows of that tensor ("upstream" is the gradient of o), in the first column
-#            and, of one with NaN, the last: it must reach exactly what sees the rows
+#   nan-key, inf-key, ...   in two neighbouring rows of that tensor ("upstream" is the gradient of o), in the first
+#            column and, of one with NaN, the last: it must reach exactly what sees the rows
 #   inf-row  in one key and its value: where the score is -inf, a weight of 0 times Inf is NaN
 POISONS = (
     "unseen",
