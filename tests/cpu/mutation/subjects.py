@@ -219,8 +219,8 @@ SUBJECTS: dict[str, Subject] = {
             block=32,
             value_dim=79,
             mask="causal and (kv < 64 or q - kv < 100) and kv // 32 % 3 != 2",
-            score="s + table[b, h, q % 3, kv % 5]",
-            params=(Param("table", "f32", ("B", "n", 3, 5), True),),
+            score="s + table[b, h, q % 5, kv % 3]",
+            params=(Param("table", "f32", ("B", "n", 5, 3), True),),
         ),
         # Scores that an infinite product does not make infinite, but a param may, for a row whole; a head dim one word
         # short of a vector.
