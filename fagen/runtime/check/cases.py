@@ -145,7 +145,8 @@ def _around(a: int, b: int) -> Iterator[Case]:
         where = "gaps" if poison.startswith("nan-") else "fence" if poison == "inf-key" else "plain"
         runs = poison != "nan-key"
         yield Case(poison, a // 2 + 3, 2 * b + 3, 1, 2, 1, where=where, poison=poison, runs=runs)
-    yield Case("nan-value-early", a // 2 + 3, 2 * b + 3, 1, 2, 1, poison="nan-value", runs=True, early=True)
+    for poison in ("nan-value", "nan-upstream"):
+        yield Case(f"{poison}-early", a // 2 + 3, 2 * b + 3, 1, 2, 1, poison=poison, runs=True, early=True)
 
 
 def _edges(a: int, b: int) -> Iterator[Case]:
