@@ -308,6 +308,9 @@ struct Ranges {
   int count = 0;
   Range range[kCapacity] = {};
 
+  constexpr const Range* begin() const { return range; }
+  constexpr const Range* end() const { return range + count; }
+
   static constexpr Ranges nothing() { return Ranges{}; }
   static constexpr Ranges between(int64_t first, int64_t last) {
     Ranges only;
