@@ -61,28 +61,24 @@ class BenchReport:
         return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
     def short_of(self, limits: Mapping[str, float]) -> list[str]:
-        """A line for each of ``limits`` that the ratios to torch's own attention miss.
+        """A line for each of ``limits`` that the ratios to torch's own attention miss, or that none was measured for.
 
         "forward" and "backward" are of the geometric mean of a direction, "cell" of each cell.
         """
         peer = "sdpa"
-        means = {direction: self.geometric_mean(peer, direction) for direction in ("forward", "backward")}
-        found = [
-            f"{direction}: {mean:.3f}× {peer} in geometric mean, asked for {limits[direction]}×"
-            for direction, mean in means.items()
-            if mean is not None and mean < limits.get(direction, 0.0)
-        ]
-        found += [
-            f"{direction}: no cell has {peer}"
-            for direction, mean in means.items()
-            if mean is None and direction in limits
-        ]
-        return found + [
-            f"{cell.variant} {cell.direction} {cell.q_len}×{cell.kv_len}: {cell.ratio(peer):.3f}× {peer}, "
-            f"asked for {limits['cell']}×"
-            for cell in self.cells
-            if peer in cell.seconds and cell.ratio(peer) < limits.get("cell", 0.0)
-        ]
+        cells = [cell for cell in self.cells if peer in cell.seconds]
+        ratios = [(f"{c.variant} {c.direction} {c.q_len}×{c.kv_len}", c.ratio(peer)) for c in cells]
+        found = []
+        for what, limit in limits.items():
+            if what == "cell":
+                known = ratios
+            else:
+                mean = self.geometric_mean(peer, what)
+                known = [] if mean is None else [(f"{what}, in geometric mean", mean)]
+            if not known:
+                found.append(f"{what}: no cell has {peer}")
+            found += [f"{name}: {ratio:.3f}× {peer}, asked for {limit}×" for name, ratio in known if ratio < limit]
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars, with the derived means."""

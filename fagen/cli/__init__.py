@@ -11,8 +11,8 @@ from .output import errors_shown
 
 _EXIT_CODES = """Exit codes: 0 done; 1 failed otherwise; 2 the spec or the command line is wrong; 3 the target cannot do
 what the spec asks; 4 a compiler, ninja or a header is missing; 5 a rendered source did not compile; 6 a variant
-computes a wrong number; 7 a folder cannot be written, its disk is full,
-or it is somebody else's; 130 interrupted; 143 terminated."""
+computes a wrong number; 7 a folder cannot be written, its disk is full, or it is somebody else's; 130 interrupted; 143
+terminated."""
 
 app = typer.Typer(
     name="fagen",

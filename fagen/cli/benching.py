@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import typer
 
 from ..bench.report import BenchReport, draw, summary
 from ..bench.run import Options, bench
-from ..errors import FagenError, Problem
+from ..errors import FagenError
 from .listing import find_module, read_module
 from .output import print_json, print_table
 from .size import parse_size
@@ -35,7 +36,7 @@ def bench_module(
 ) -> None:
     """Measure the module ``what`` and print, write and draw what came out.
 
-    Raises FagenError, after all that, if a ratio of ``at_least`` is not reached.
+    Exits with 1, after all that, if a ratio of ``at_least`` is not reached.
     """
     limits = dict(_limit(text) for text in at_least)
     folder = find_module(what, out)
@@ -51,17 +52,18 @@ def bench_module(
         report.write_json(write)
     if plot is not None:
         draw(report, plot)
-    _show(report, as_json=as_json)
-    if short := report.short_of(limits):
-        raise FagenError([Problem(line) for line in short])
+    short = report.short_of(limits)
+    _show(report, short, as_json=as_json)
+    if short:
+        raise typer.Exit(FagenError.exit_code)
 
 
 def _limit(text: str) -> tuple[str, float]:
     """`forward=1.5` as ("forward", 1.5)."""
     what, _, number = text.partition("=")
     try:
-        if what in ("forward", "backward", "cell"):
-            return what, float(number)
+        if what in ("forward", "backward", "cell") and math.isfinite(limit := float(number)):
+            return what, limit
     except ValueError:
         pass
     raise typer.BadParameter(
@@ -82,9 +84,11 @@ def import_module(folder: Path) -> ModuleType:
     return module
 
 
-def _show(report: BenchReport, *, as_json: bool) -> None:
+def _show(report: BenchReport, short: Sequence[str], *, as_json: bool) -> None:
+    for line in short:
+        typer.echo(f"error: {line}", err=True)
     if as_json:
-        print_json(report.to_json())
+        print_json({**report.to_json(), "short_of": short})
         return
     head, *rows = report.rows()
     print_table(head, rows)
