@@ -161,6 +161,13 @@ class Dispatcher:
             differences.append("scale")
         return differences
 
+    def _with_extents(self, request: Request) -> list[Param]:
+        """The params of a request; of those that no spec declares, extents are told from the expressions."""
+        params = {param.name: param for param in request.params}
+        texts = ((request.mask, "mask"), (request.score, "score"))
+        trees = [_parsed(text, params, what) for text, what in texts if text is not None]
+        return [param if param.name in self._declared else with_extents(param, trees) for param in request.params]
+
     def _refusal(self, request: Request) -> str:
         wanted = self._meaning(request)
         variants = self._module.variants()
@@ -172,10 +179,7 @@ class Dispatcher:
         elif request.dtype not in ("f32", "bf16", "f16"):
             lines.append("q, k and v may be torch.float32, torch.bfloat16 or torch.float16")
         else:
-            params = {param.name: param for param in request.params}
-            texts = ((request.mask, "mask"), (request.score, "score"))
-            trees = [_parsed(text, params, what) for text, what in texts if text is not None]
-            new = [with_extents(param, trees) for param in request.params if param.name not in self._declared]
+            new = [param for param in self._with_extents(request) if param.name not in self._declared]
             lines.append(f"add to {self._module.spec_file} and build again:")
             lines += spec_entry(request, {variant.name for variant in variants}, new)
         near = nearest([(variant, self._differences(request, wanted, variant)) for variant in variants])
@@ -203,16 +207,9 @@ class Dispatcher:
                 "falling back on the reference, in plain torch and O(Sq * Skv) memory",
                 stacklevel=4,
             )
-        asked = {param.name: param for param in request.params}
-        trees = [
-            _parsed(text, asked, what)
-            for text, what in ((request.mask, "mask"), (request.score, "score"))
-            if text is not None
-        ]
-        # Of a param that no spec declares, extents are told from the expressions, the others from the tensor.
         declared = tuple(
-            param if param.name in self._declared else _sized(with_extents(param, trees), params[param.name])
-            for param in request.params
+            param if param.name in self._declared else _sized(param, params[param.name])
+            for param in self._with_extents(request)
         )
         named = {param.name: param for param in declared}
         variant = Variant(
