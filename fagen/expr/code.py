@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# The one dialect printed so far: C++ with GCC/Clang vector extensions, one vector of keys at a time.
+# Dialects of C++: with GCC/Clang vector extensions, one vector of keys at a time; scalars, one pair at a time.
 CPU_VECTOR = "cpu_vector"
+CUDA_SCALAR = "cuda_scalar"
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class Snippet:
     """Statements that compute one or more values of a query row and a vector of keys.
 
     ``row`` runs once a query row, with int32_t b, h, hk, i, q, q_len and kv_len in scope; ``pair`` once a vector of
-    adjacent keys, with vi j and kv (and vf s, the scaled score) in scope too. ``results`` are expressions, valid after
+    adjacent keys, with vi j and kv (and vf s, the scaled score) in scope too; in scalars once a pair, with int32_t j
+    and kv and float s. ``results`` are expressions, valid after
     ``pair``. The names that statements declare end in a digit or hold ``_at``.
     """
 
