@@ -15,6 +15,7 @@ using s8 = int8_t;
 using s16 = int16_t;
 using s32 = int32_t;
 using s64 = int64_t;
+using u128 = unsigned __int128;
 
 constexpr int kLanes = 32;
 

@@ -24,7 +24,7 @@ from .flat import Kernel
 from .flow import kept, label_of
 from .special import SPECIAL
 
-UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "unsigned __int128"}
+UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "u128"}
 
 
 class Modifiers:
