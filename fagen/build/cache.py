@@ -1,8 +1,9 @@
 """Compiled objects and check verdicts, kept by the hash of what made them, shared by every build of this user.
 
-An entry is the object ``<key>.o`` (with ``<key>.gcno`` if it counts lines) and, written after it, ``<key>.json`` with
-hashes, time and peak memory. All get there by rename, so a reader sees a whole entry or none; one cut short by a power
-failure fails its hashes and counts as none. Nothing is written by a lookup.
+An entry is the object ``<key>.o`` (with ``<key>.gcno`` if it counts lines; with ``<key>.ptx`` and ``<key>.txt``, what
+the compiler said, if it is CUDA) and, written after it, ``<key>.json`` with hashes, time and peak memory. All get there
+by rename, so a reader sees a whole entry or none; one cut short by a power failure fails its hashes and counts as none.
+Nothing is written by a lookup.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .compile_unit import put, read_entry
 
 _LIMIT_BYTES = 2 << 30
 _ABANDONED_SECONDS = 3600.0
+_BESIDE = (".gcno", ".ptx", ".txt")
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Entry:
-    """A compiled object, what gcov needs to know of it if it counts lines, and what compiling it took."""
+    """A compiled object, the files kept beside it by suffix, and what compiling it took."""
 
     data: bytes
-    notes: bytes | None
+    beside: Mapping[str, bytes]
     cost: Cost
 
 
@@ -52,13 +54,16 @@ class Cache:
         """Where the object of ``key`` is, or will be."""
         return self.root / "objects" / key[:2] / f"{key}.o"
 
-    def lookup(self, key: str) -> Entry | None:
-        """The object of ``key``, if it is there and whole. Its bytes: the file may be trimmed at any time."""
-        found = read_entry(self.object_path(key))
+    def lookup(self, key: str, beside: Iterable[str] = ()) -> Entry | None:
+        """The object of ``key`` and the files of these suffixes beside it, if all are there and whole.
+
+        Their bytes: the files may be trimmed at any time.
+        """
+        found = read_entry(self.object_path(key), beside)
         if found is None:
             return None
-        record, data, notes = found
-        return Entry(data, notes, Cost(record["seconds"], record["peak_mb"]))
+        record, data, contents = found
+        return Entry(data, contents, Cost(record["seconds"], record["peak_mb"]))
 
     def touch(self, keys: Iterable[str]) -> None:
         """Mark objects as used now, so that :meth:`trim` keeps them."""
@@ -124,14 +129,17 @@ class Cache:
                 status = path.stat()
             except OSError:
                 continue
-            entries.append((status.st_mtime, status.st_size, path))
+            size = status.st_size
+            for suffix in _BESIDE:
+                with contextlib.suppress(OSError):
+                    size += path.with_suffix(suffix).stat().st_size
+            entries.append((status.st_mtime, size, path))
         total = sum(size for _, size, _ in entries)
         for _, size, path in sorted(entries):
             if total <= limit_bytes:
                 return
-            path.with_suffix(".json").unlink(missing_ok=True)
-            path.with_suffix(".gcno").unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            for suffix in (".json", *_BESIDE, ".o"):
+                path.with_suffix(suffix).unlink(missing_ok=True)
             total -= size
 
 

@@ -14,7 +14,9 @@ from ..errors import CompileError, Problem
 _ERROR = re.compile(
     r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? (?:fatal )?error: (?P<message>.*)$", re.MULTILINE
 )
-_PLAIN_ERROR = re.compile(r"^(?:[^:\n]*: )?(?:fatal )?error: (?P<message>.*)$", re.MULTILINE)
+# As nvcc's front end prints it: `a.cu(12): error: ...`, `a.cu(12): error #20: ...`; ptxas has no place in a source.
+_CUDA_ERROR = re.compile(r"^(?P<file>[^(\n]+)\((?P<line>\d+)\): error(?: #[\w-]+)?: (?P<message>.*)$", re.MULTILINE)
+_PLAIN_ERROR = re.compile(r"^(?:[^:\n]*: |ptxas )?(?:fatal )?(?:error|fatal) *: (?P<message>.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ def compile_error(failure: Failure, kept: Path) -> CompileError:
                 hint=f"run fewer at once, as `MAX_JOBS=1 fagen build ...`; {hint}",
             )
         )
-    first = _ERROR.search(failure.output)
+    first = _ERROR.search(failure.output) or _CUDA_ERROR.search(failure.output)
     if first is not None:
-        column = first["column"]
+        column = first.groupdict().get("column")
         return CompileError(
             Problem(
                 f"{first['message']} (compiling {failure.label})",

@@ -20,6 +20,8 @@ from ..target import TARGETS
 def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
     """The plan of every variant for every target. Raises one :class:`PlanError` with all that the target cannot do."""
     problems = [problem for name in spec.targets if (problem := _refuse_target(name, spec)) is not None]
+    if not problems and len(spec.targets) > 1:
+        problems = [_at(spec, spec.targets[1], "a module is built for one target so far", "write a spec for each")]
     plans = []
     for target, variant in product(() if problems else spec.targets, variants):
         try:
