@@ -73,6 +73,16 @@ class Emulator:
         """How the launches to come are carried out."""
         self.completions, self.seed = completions, seed
 
+    def lines(self, unit: str) -> dict[int, int]:
+        """How often each line of a unit's source ran that has instructions in the kernels that were launched."""
+        found: dict[int, int] = {}
+        executed = self.executed.get(unit, {})
+        for _, line, source in self._program(unit).instructions:
+            file, _, number = source.rpartition(":")
+            if line in executed and file == f"{unit}.cu":
+                found[int(number)] = max(found.get(int(number), 0), executed[line])
+        return found
+
     def _answer(self, request: Any, message: int, room: int) -> int:
         """A launch, as the host code asks for it; no exception may pass through that."""
         try:

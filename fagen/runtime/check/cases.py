@@ -68,15 +68,22 @@ class Case:
 
 @dataclass(frozen=True)
 class Tiling:
-    """The distinct (query rows, keys) tile sizes of a variant's kernels, the forward's first."""
+    """The distinct (query rows, keys) tile sizes of a variant's kernels, the forward's first.
+
+    ``stages`` tiles are in flight at a time; ``many`` is how many a case has that is to show what adds up: fewer where
+    kernels run slowly.
+    """
 
     sizes: tuple[tuple[int, int], ...]
+    stages: int = 1
+    many: int = 100
 
     @classmethod
-    def of(cls, plan: Mapping[str, Any]) -> Tiling:
+    def of(cls, plan: Mapping[str, Any], *, slow: bool = False) -> Tiling:
         """That of a plan in a manifest."""
         kernels = [plan[direction] for direction in ("forward", "backward") if plan[direction]]
-        return cls(tuple(dict.fromkeys((kernel["tile_q"], kernel["tile_kv"]) for kernel in kernels)))
+        sizes = tuple(dict.fromkeys((kernel["tile_q"], kernel["tile_kv"]) for kernel in kernels))
+        return cls(sizes, max(kernel.get("stages", 1) for kernel in kernels), 12 if slow else 100)
 
 
 def cases(tiling: Tiling, level: str = "auto") -> tuple[Case, ...]:
@@ -87,7 +94,7 @@ def cases(tiling: Tiling, level: str = "auto") -> tuple[Case, ...]:
     found = dict[str, Case]()
     for n, (rows, keys) in enumerate(tiling.sizes):
         suffix = f"@{rows}x{keys}" if n else ""
-        for case in _around(rows, keys) if n == 0 else _edges(rows, keys):
+        for case in _around(rows, keys, tiling) if n == 0 else _edges(rows, keys):
             found[case.name + suffix] = replace(case, name=case.name + suffix)
     if level == "full":
         for rows, keys in tiling.sizes:
@@ -113,10 +120,12 @@ def named(name: str, tiling: Tiling) -> Case:
     return known[name]
 
 
-def _around(a: int, b: int) -> Iterator[Case]:
+def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     """For tiles of ``a`` query rows and ``b`` keys: edges, sizes, values and poisons."""
     yield Case("several-tiles", 2 * a + 3, 3 * b + 5, 2, 2, 1, threads=3, runs=True, lse_gradient=True)
     yield from _edges(a, b)
+    if tiling.stages > 1:  # tiles come round to each place twice, and one is left over
+        yield Case("ring", a // 2 + 1, 2 * tiling.stages * b + 1, 1, 2, 1, runs=True)
     yield Case("uniform", a + 1, 2 * b + 1, 2, 2, 1, values="uniform", runs=True)
     yield Case("peaked", a + 7, 2 * b + 7, 1, 4, 2, values="peaked", lse_gradient=True, runs=True)
     yield Case("spread", a + 5, 2 * b + 3, 1, 2, 2, values="spread", where="slice", lse_gradient=True)
@@ -125,8 +134,8 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("shut-more-queries", a + 3, a // 2 + 1, 1, 2, 1, values="shut")
     yield Case("huge", 5, b + 9, 1, 4, 2, values="huge", where="fence")
     yield Case("huge-square", max(a - 1, 1), max(a - 1, 1), 1, 2, 1, values="huge")
-    yield Case("many-tiles", 2, 100 * b + 3, values="drift", runs=True, lse_gradient=True)
-    yield Case("many-rows", 100 * a + 3, 2, values="drift", lse_gradient=True)
+    yield Case("many-tiles", 2, tiling.many * b + 3, values="drift", runs=True, lse_gradient=True)
+    yield Case("many-rows", tiling.many * a + 3, 2, values="drift", lse_gradient=True)
     yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 2, 6, 2, where="permuted", runs=True)
     yield Case("one-query", 1, 2 * b + 1, 2, 6, 1, where="slice", threads=3)
     yield Case("one-query-whole-tiles", 1, 2 * b, 1, 2, 1)
