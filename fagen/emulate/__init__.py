@@ -4,6 +4,6 @@ stats = emulate.launch(ptx, "kernel", grid=4, block=128, args=[x, y, n])
 """
 
 from .faults import At, EmulationError, Fault
-from .launch import ReadOnly, Statistics, launch, readonly
+from .launch import Order, ReadOnly, Statistics, launch, orders, readonly
 
-__all__ = ["At", "EmulationError", "Fault", "ReadOnly", "Statistics", "launch", "readonly"]
+__all__ = ["At", "EmulationError", "Fault", "Order", "ReadOnly", "Statistics", "launch", "orders", "readonly"]

@@ -8,13 +8,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from .faults import EmulationError
-from .ptx.model import Module
+from .ptx.model import Module, Place
 from .ptx.parse import parse
 from .ptx.tokens import PtxError
 from .translate.program import translate
@@ -51,12 +51,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A program in memory: ``handle`` is its `Program*`; ``instructions`` are (text, PTX line, "file:line")."""
+    """A program in memory: ``handle`` is its `Program*`; ``instructions`` are (text, PTX line, "file:line", and where that may have been inlined, likewise)."""
 
     handle: int
     target: int
     entries: dict[str, Entry]
-    instructions: tuple[tuple[str, int, str], ...]
+    instructions: tuple[tuple[str, int, str, tuple[str, ...]], ...]
     library: ctypes.CDLL
 
 
@@ -107,9 +107,12 @@ def _load(ptx: str) -> Loaded:
         path = _compiled("program", [source], [source, *headers], _PROGRAM_FLAGS)
     library = ctypes.CDLL(str(path))
     library.fagen_program.restype = ctypes.c_void_p
-    instructions = tuple(
-        (i.text, i.place.line, _source(module, i.place.file, i.place.source_line)) for i in translation.instructions
-    )
+    instructions = []
+    for name in names:
+        lines = module.functions[name].lines
+        for i in translation.of(name):
+            source = _source(module, i.place.file, i.place.source_line)
+            instructions.append((i.text, i.place.line, source, _outermost(module, i.place, lines)))
     entries = {
         name: Entry(
             name,
@@ -124,11 +127,31 @@ def _load(ptx: str) -> Loaded:
         )
         for index, (name, kernel) in enumerate(translation.kernels.items())
     }
-    return Loaded(library.fagen_program(), translation.target, entries, instructions, library)
+    return Loaded(library.fagen_program(), translation.target, entries, tuple(instructions), library)
 
 
 def _source(module: Module, file: int | None, line: int) -> str:
     return f"{module.files[file]}:{line}" if file in module.files and line else ""
+
+
+def _outermost(module: Module, place: Place, lines: Collection[tuple[int, int]]) -> tuple[str, ...]:
+    """Where the code at a place was inlined at last, in a kernel with these ``lines`` of its own. A PTX names each step
+    of the way once only, so that there may be several."""
+    todo = {(place.file or 0, place.source_line, place.column)}
+    seen, found = set(todo), set()
+    while todo:
+        here = todo.pop()
+        outer = module.inlined.get(here, set())
+        if not outer and len(seen) > 1:
+            found.add(here[:2])
+        todo |= outer - seen
+        seen |= outer
+
+    def within(file: int, line: int) -> bool:
+        own = [each for other, each in lines if other == file]
+        return bool(own) and min(own) <= line <= max(own)
+
+    return tuple(_source(module, *each) for each in sorted([each for each in found if within(*each)] or found))
 
 
 def _compiled(kind: str, sources: Sequence[Path], inputs: Sequence[Path], flags: Sequence[str]) -> Path:

@@ -77,7 +77,7 @@ class Emulator:
         """How often each line of a unit's source ran that has instructions in the kernels that were launched."""
         found: dict[int, int] = {}
         executed = self.executed.get(unit, {})
-        for _, line, source in self._program(unit).instructions:
+        for _, line, source, *_ in self._program(unit).instructions:
             file, _, number = source.rpartition(":")
             if line in executed and file == f"{unit}.cu":
                 found[int(number)] = max(found.get(int(number), 0), executed[line])

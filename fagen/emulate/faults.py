@@ -33,17 +33,19 @@ _SPACES = ("generic", "global", "shared", "local", "param", "const")
 @dataclass(frozen=True)
 class At:
     """An instruction and who was at it: ``text`` of the PTX at line ``line``; ``source`` is "file:line" where the PTX
-    says it (nvcc -lineinfo), else ""."""
+    says it (nvcc -lineinfo), else ""; ``inlined`` where such code was inlined, as far as the PTX tells."""
 
     text: str
     line: int
     source: str
+    inlined: tuple[str, ...]
     block: tuple[int, ...]
     thread: tuple[int, ...]
 
     def __str__(self) -> str:
         who = f"block {_tuple(self.block)} thread {_tuple(self.thread)}"
-        source = f" ({self.source})" if self.source else ""
+        places = [self.source, *(f"inlined at {place}" for place in self.inlined[:3])]
+        source = f" ({', '.join(places)}{', ...' if len(self.inlined) > 3 else ''})" if self.source else ""
         return f"{who}, PTX line {self.line}{source}: {self.text}" if self.line else who
 
 
@@ -76,15 +78,17 @@ class Fault(Exception):
         super().__init__("\n".join(lines))
 
 
-def fault_from(report: Mapping[str, Any], instructions: Sequence[tuple[str, int, str]], kernel: str) -> Fault:
-    """The Fault that the machine's ``report`` tells; ``instructions`` are (text, PTX line, source)."""
+def fault_from(
+    report: Mapping[str, Any], instructions: Sequence[tuple[str, int, str, tuple[str, ...]]], kernel: str
+) -> Fault:
+    """The Fault that the machine's ``report`` tells; ``instructions`` are (text, PTX line, source, where inlined)."""
 
     def at(where: Mapping[str, Any] | None) -> At | None:
         if where is None:
             return None
         index = where["instruction"]
-        text, line, source = instructions[index] if 0 <= index < len(instructions) else ("", 0, "")
-        return At(text, line, source, tuple(where["block"]), tuple(where["thread"]))
+        said = instructions[index] if 0 <= index < len(instructions) else ("", 0, "", ())
+        return At(*said, tuple(where["block"]), tuple(where["thread"]))
 
     return Fault(
         KINDS[report["kind"]],

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from torch import Tensor
 
@@ -15,6 +16,21 @@ from .compile import Entry, Loaded, load, machine
 from .faults import EmulationError, Fault, fault_from
 
 COMPLETIONS = ("earliest", "latest", "random")
+
+
+class Order(TypedDict):
+    """How a launch is carried out: keywords of :func:`launch`."""
+
+    completions: str
+    seed: int
+
+
+def orders(seeds: int = 10) -> list[Order]:
+    """What a kernel should be run under: completions at the earliest, at the latest, and ``seeds`` random orders."""
+    random: list[Order] = [{"completions": "random", "seed": seed} for seed in range(1, seeds + 1)]
+    return [{"completions": "earliest", "seed": 0}, {"completions": "latest", "seed": 0}, *random]
+
+
 _FORMATS = {"f32": "<f", "f64": "<d"}
 
 
@@ -60,6 +76,7 @@ class _Launch(ctypes.Structure):
         ("buffers", ctypes.POINTER(_Buffer)),
         ("completions", ctypes.c_int32),
         ("checks", ctypes.c_int32),
+        ("seconds", ctypes.c_double),
         ("seed", ctypes.c_uint64),
         ("visits", ctypes.POINTER(ctypes.c_uint64)),
     ]
@@ -90,6 +107,7 @@ def launch(
     completions: str = "random",
     seed: int = 0,
     checks: bool = True,
+    seconds: float = 600.0,
 ) -> Statistics:
     """Run ``kernel`` of ``ptx`` (a text, or the path of one) once over ``grid`` blocks of ``block`` threads.
 
@@ -98,7 +116,8 @@ def launch(
     for themselves, bytes for a struct. ``memory`` may be touched as well: what pointers within structs lead to.
     ``shared`` bytes are added to the kernel's static shared memory. Warps and lanes take turns in an order drawn from
     ``seed``; asynchronous copies land as early or as late as they may, or at random (``completions``). Without
-    ``checks`` accesses that nothing orders are not looked for.
+    ``checks`` accesses that nothing orders are not looked for. A kernel that takes longer than ``seconds`` is given up
+    as one that never ends (0: never).
 
     Raises :class:`Fault` at the first mistake of the kernel's, :class:`EmulationError` for what cannot be run.
     """
@@ -125,6 +144,7 @@ def launch(
         completions=completions,
         seed=seed,
         checks=checks,
+        seconds=seconds,
     )
 
 
@@ -140,6 +160,7 @@ def run(
     completions: str,
     seed: int,
     checks: bool,
+    seconds: float = 600.0,
 ) -> Statistics:
     """As :func:`launch`, of what is loaded, with parameters as bytes and memory as ranges."""
     _check_limits(program, entry, grid, block, shared)
@@ -161,6 +182,7 @@ def run(
         buffers,
         COMPLETIONS.index(completions),
         checks,
+        seconds,
         seed,
         visits,
     )

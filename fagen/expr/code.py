@@ -81,7 +81,7 @@ class KernelCode:
 
     ``declarations`` make the arrays of params, from a ``p`` that is ForwardParams or BackwardParams;
     ``grad_declarations`` those of gradients. ``score`` (results: x) is None where x is s; ``score_mask`` (results: x,
-    allowed) is None where there is no mask. ``score_grad`` and ``score_grad_mask`` have the results x, d x / d s, one
+    allowed) is None where there is no mask, as is ``mask`` (result: allowed). ``score_grad`` and ``score_grad_mask`` have the results x, d x / d s, one
     factor for each entry of ``param_grads``, and, the latter, allowed; a result may be a scalar (such as ``1.0f``)
     where it is one for the whole row, but x and allowed never are.
 
@@ -96,6 +96,7 @@ class KernelCode:
     grad_declarations: tuple[ArrayDeclaration, ...]
     score: Snippet | None
     score_mask: Snippet | None
+    mask: Snippet | None
     score_grad: Snippet
     score_grad_mask: Snippet | None
     param_grads: tuple[ParamGrad, ...]
@@ -112,7 +113,7 @@ class KernelCode:
     def from_json(cls, data: Mapping[str, Any]) -> KernelCode:
         """The code a plan in JSON holds."""
         values = dict(data)
-        for key in ("score", "score_mask", "score_grad", "score_grad_mask"):
+        for key in ("score", "score_mask", "mask", "score_grad", "score_grad_mask"):
             values[key] = values[key] and Snippet(**{name: tuple(part) for name, part in values[key].items()})
         for key in ("declarations", "grad_declarations"):
             values[key] = [ArrayDeclaration(**each) for each in values[key]]

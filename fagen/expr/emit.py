@@ -37,8 +37,9 @@ def emit(variant: Variant, dialect: str = CPU_VECTOR) -> KernelCode:
     return KernelCode(
         declarations=tuple(declare_array(param, index) for index, param in enumerate(variant.params)),
         grad_declarations=tuple(declare_grad(param, index) for index, param in enumerate(variant.params) if param.grad),
-        score=_snippet(graph, params, score, None, lanes) if variant.score is not None else None,
-        score_mask=_snippet(graph, params, score, mask, lanes) if mask is not None else None,
+        score=_snippet(graph, params, (score,), lanes) if variant.score is not None else None,
+        score_mask=_snippet(graph, params, (score, mask), lanes) if mask is not None else None,
+        mask=_snippet(graph, params, (mask,), lanes) if mask is not None else None,
         score_grad=score_grad,
         score_grad_mask=score_grad_mask,
         param_grads=tuple(
@@ -65,9 +66,8 @@ def _lowered(graph: Graph, variant: Variant, expression: Expression, expect: Lit
     return settled(graph, lower(graph, tree, params), Sizes(params))
 
 
-def _snippet(graph: Graph, params: Mapping[str, Param], score: Node, mask: Node | None, lanes: bool) -> Snippet:
+def _snippet(graph: Graph, params: Mapping[str, Param], roots: tuple[Node, ...], lanes: bool) -> Snippet:
     printer = Printer(graph, params, lanes=lanes)
-    roots = (score,) if mask is None else (score, mask)
     printer.visit(roots)
     return printer.snippet(*(printer.vector(root) for root in roots))
 

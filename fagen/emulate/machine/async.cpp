@@ -2,8 +2,6 @@
 #include "machine.h"
 
 namespace fagen::emulate {
-
-
 namespace {
 
 ThreadMore& more(Thread& t) { return t.block->more[t.index]; }
@@ -37,6 +35,7 @@ void copy_async(Thread& t, u64 shared, u64 global, u32 bytes, u32 source_bytes) 
   }
   const u32 clock = more(t).groups_committed + 1;
   const Range to = find(t, Space::kShared, shared, bytes, true);
+  keep_off_mbarriers(t, to, bytes);
   if (source_bytes != 0) {
     if (global % bytes != 0) {
       raise(m, t, FaultKind::kMisaligned, "a source that is no multiple of the bytes copied", Space::kGlobal, global, bytes);
@@ -47,11 +46,11 @@ void copy_async(Thread& t, u64 shared, u64 global, u32 bytes, u32 source_bytes) 
       u32 part = 16;
       while (part > source_bytes - done || (global + done) % part != 0) part /= 2;
       const Range from = find(t, Space::kGlobal, global + done, part, false);
-      if (from.shadow != nullptr) watch(m, t, from, part, false, false, agent_of(t), clock, t.at);
+      if (from.shadow != nullptr) watch(m, t, from, part, false, Strength::kWeak, agent_of(t), clock, t.at);
       done += part;
     }
   }
-  if (to.shadow != nullptr) watch(m, t, to, bytes, true, false, agent_of(t), clock, t.at);
+  if (to.shadow != nullptr) watch(m, t, to, bytes, true, Strength::kWeak, agent_of(t), clock, t.at);
   more(t).open.push_back({shared, global, bytes, source_bytes, t.at});
   if (m.completions == Completions::kEarliest) land(t, more(t).open.back());
 }

@@ -24,9 +24,22 @@ void raise(Machine& m, const Thread& t, FaultKind kind, const std::string& what,
 namespace {
 
 constexpr s32 kBudget = 64;         // backward branches of a spin in one turn
+constexpr s32 kFuel = 1 << 22;      // other backward branches between two looks at the time
 constexpr u32 kStuckRounds = 200;   // rounds without progress that are a deadlock
 
 void trap(Thread& t) { raise(*t.machine, t, FaultKind::kTrap, "the kernel trapped"); }
+
+// A thread has run long without giving way, or all have.
+void check_time(Machine& m, const Thread& t) {
+  if (m.seconds > 0 && std::chrono::duration<double>(std::chrono::steady_clock::now() - m.start).count() > m.seconds) {
+    raise(m, t, FaultKind::kEndless, "not at an end after " + std::to_string(static_cast<s64>(m.seconds)) + " seconds");
+  }
+}
+void tired(Thread& t) {
+  t.fuel = kFuel;
+  check_time(*t.machine, t);
+}
+
 void program_fault(Thread& t, const char* what) { raise(*t.machine, t, FaultKind::kProgram, what); }
 
 std::unique_ptr<Block> make_block(Machine& m, u32 index) {
@@ -69,6 +82,7 @@ std::unique_ptr<Block> make_block(Machine& m, u32 index) {
     t.lane = n % kLanes;
     t.warp = n / kLanes;
     t.at = -1;
+    t.fuel = kFuel;
     t.state = State::kReady;
     block.more[n].clock.assign(2 * block.threads, 0);
     block.more[n].clock[n] = 1;
@@ -115,14 +129,18 @@ bool meet(Machine& m, Block& block, Warp& warp, u32 lane) {
   }
   if (op.orders && m.checks) {
     Clock all(2 * block.threads, 0);
-    std::map<u32, Clock> others;
+    Clocks others;
     for (u32 other = 0; other < kLanes; ++other) {
-      if (taking_part >> other & 1) join(all, block.more[warp.lanes[other].index].clock);
+      if (!(taking_part >> other & 1)) continue;
+      const ThreadMore& its = block.more[warp.lanes[other].index];
+      join(all, its.clock);
+      join(others, its.others);
     }
     for (u32 other = 0; other < kLanes; ++other) {
       if (!(taking_part >> other & 1)) continue;
       Thread& t = warp.lanes[other];
       join(block.more[t.index].clock, all);
+      join(block.more[t.index].others, others);
       tick(t);
     }
   }
@@ -220,6 +238,11 @@ void run_grid(Machine& m) {
   while (started < total || !m.blocks.empty()) {
     while (m.blocks.size() < wanted && started < total) m.blocks.push_back(make_block(m, static_cast<u32>(started++)));
     const u64 before = m.progress;
+    for (const Thread& t : m.blocks.front()->thread) {
+      if (t.state == State::kDone) continue;
+      check_time(m, t);
+      break;
+    }
     std::shuffle(m.blocks.begin(), m.blocks.end(), m.random);
     for (auto& each : m.blocks) {
       Block& block = *each;
@@ -317,6 +340,7 @@ struct LaunchArguments {
   const BufferArgument* buffers;
   s32 completions;
   s32 checks;
+  double seconds;
   u64 seed;
   u64* visits;  // kernel.block_count of them, added to
 };
@@ -329,7 +353,7 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
   m.kernel = a->program->kernels + a->kernel;
   m.calls = Calls{load, store, atomic, fence, fence_proxy, copy_async, copy_commit, copy_wait, copy_arrive,
                   mbarrier_init, mbarrier_inval, mbarrier_arrive, mbarrier_expect, mbarrier_complete, mbarrier_test,
-                  special, trap, program_fault};
+                  special, trap, program_fault, tired};
   std::copy(a->grid, a->grid + 3, m.grid);
   std::copy(a->block, a->block + 3, m.block_size);
   m.dynamic_shared = a->dynamic_shared;
@@ -338,6 +362,8 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
   m.completions = static_cast<Completions>(a->completions);
   m.checks = a->checks != 0;
   m.random.seed(a->seed);
+  m.seconds = a->seconds;
+  m.start = std::chrono::steady_clock::now();
   m.visits.assign(m.kernel->block_count + 1, 0);
   const u64 grain = static_cast<u64>(a->program->store_bytes_global);
   const auto add = [&](u64 address, u64 bytes, bool writable, const char* name) {

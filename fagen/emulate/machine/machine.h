@@ -1,6 +1,7 @@
 // The machine: blocks of threads, their memory, and what orders their accesses. Not seen by programs.
 #pragma once
 #include <array>
+#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
@@ -41,9 +42,12 @@ struct Fault {
 // Agents of a block: thread t is agent t, its asynchronous copies agent threads + t. An epoch is an agent's clock at an
 // access; a vector clock holds what a thread knows of every agent.
 using Clock = std::vector<u32>;
+using Clocks = std::map<u32, Clock>;  // by block
 inline void join(Clock& into, const Clock& from) {
   for (size_t i = 0; i < into.size(); ++i) into[i] = into[i] > from[i] ? into[i] : from[i];
 }
+void join(Clocks& into, u32 block, const Clock& from);
+void join(Clocks& into, const Clocks& from);
 
 // What one access leaves behind.
 struct Access {
@@ -53,12 +57,19 @@ struct Access {
   s32 instruction;
 };
 
+// Strong accesses do not conflict if the scope of each holds the other's thread.
+enum class Strength : u8 { kWeak, kBlock, kGrid };
+inline bool is_wide(Scope scope) { return scope == Scope::kGpu || scope == Scope::kSystem; }
+inline Strength strength_of(Order order, Scope scope) {
+  return order == Order::kWeak ? Strength::kWeak : is_wide(scope) ? Strength::kGrid : Strength::kBlock;
+}
+
 // Of `grain` bytes of memory: the last write, and reads since.
 struct Cell {
   Access write{0, 0, 0, -1};
   Access read{0, 0, 0, -1};
   u32 more_reads = 0;  // index + 1 into Shadow::reads, where several agents read
-  bool strong_write = false, strong_read = false;
+  Strength write_strength{}, read_strength{};
   bool written = false;
 };
 
@@ -68,13 +79,20 @@ struct Block;
 struct Shadow {
   u64 grain = 4;
   std::vector<Cell> cells;
-  std::vector<std::vector<std::pair<Access, bool>>> reads;
+  std::vector<std::vector<std::pair<Access, Strength>>> reads;
 };
 
-// What strong accesses at an address publish: the clocks of releases, by block.
+// What releases at an address tell those who acquire there: all blocks, or their own alone.
 struct Published {
-  std::map<u32, Clock> clocks;
-  bool beyond_block = false;  // by a scope wider than the block
+  Clocks wide;
+  std::map<u32, Clocks> narrow;  // by the releasing block
+  u64 owner = ~u64{0};           // the thread that alone has written since
+};
+
+// What a thread would publish by a relaxed write, or has seen by relaxed reads: as far as fences of the block's scope
+// reach, and of wider ones.
+struct Fenced {
+  Clocks narrow, wide;
 };
 
 struct Mbarrier {
@@ -82,7 +100,7 @@ struct Mbarrier {
   u32 pending = 0;    // still to come in this phase
   s64 transactions = 0;
   u32 phase = 0;
-  std::map<u32, Clock> gathering, completed;  // clocks, by block
+  Clocks gathering, completed;
   u32 waited_phase = ~0u;
 };
 
@@ -110,8 +128,8 @@ struct CopyGroup {
 
 struct ThreadMore {  // what the machine keeps of a thread
   Clock clock;                      // what it knows
-  std::map<u32, Clock> others;      // what it knows of other blocks
-  std::map<u32, Clock> fenced, seen;  // at its last release fence; learnt by relaxed loads, until an acquire fence
+  Clocks others;                    // what it knows of other blocks
+  Fenced fenced, seen;              // at its last release fence; learnt by relaxed loads, until an acquire fence
   std::vector<Copy> open;           // cp.async since the last commit
   std::deque<CopyGroup> groups;
   u32 groups_committed = 0;
@@ -123,7 +141,7 @@ struct Barrier {
   std::vector<u32> waiting;
   Clock clock;
   u32 count = 0;
-  std::map<u32, Clock> others;
+  Clocks others;
   u32 trues = 0;
 };
 
@@ -162,7 +180,8 @@ struct Machine {
   u64 progress = 0;    // counts what may let somebody go on
   u64 ticks = 0;
   u64 barriers_met = 0, collectives_met = 0, switches = 0;
-  u64 step_limit = 0;  // 0: none
+  double seconds = 0;  // after which it gives up; 0: never
+  std::chrono::steady_clock::time_point start;
 
   bool flip() { return random() & 1; }
 };
@@ -181,7 +200,9 @@ struct Range {  // where an access goes
 };
 Range find(Thread&, Space, u64 address, u32 bytes, bool write);
 // Records an access by an agent that knows `knows`, and faults if it conflicts with one that nothing orders.
-void watch(Machine&, Thread&, const Range&, u32 bytes, bool write, bool strong, u32 agent, u32 clock, s32 instruction);
+void watch(Machine&, Thread&, const Range&, u32 bytes, bool write, Strength, u32 agent, u32 clock, s32 instruction);
+// Faults if an ordinary access touches an mbarrier.
+void keep_off_mbarriers(Thread&, const Range&, u32 bytes);
 void load(Thread&, Space, u64, void*, u32, Order, Scope);
 void store(Thread&, Space, u64, const void*, u32, Order, Scope);
 void atomic(Thread&, Space, u64, Atomic, Type, const void*, const void*, void*, Order, Scope);

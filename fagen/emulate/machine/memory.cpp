@@ -51,10 +51,9 @@ Range find(Thread& t, Space space, u64 address, u32 bytes, bool write) {
     if (window == kParamWindow) return find(t, Space::kParam, address - kParamWindow, bytes, write);
     space = Space::kGlobal;
   }
-  const u32 alignment = bytes > 16 ? 16 : bytes;
-  if (address % alignment != 0) {
+  if (address % bytes != 0) {
     raise(m, t, FaultKind::kMisaligned,
-          "an access of " + named(bytes) + " at an address that is no multiple of " + std::to_string(alignment), space,
+          "an access of " + named(bytes) + " at an address that is no multiple of " + std::to_string(bytes), space,
           address, bytes);
   }
   switch (space) {
@@ -115,11 +114,15 @@ Range find(Thread& t, Space space, u64 address, u32 bytes, bool write) {
   raise(m, t, FaultKind::kOutOfBounds, what, space, address, bytes);
 }
 
-void watch(Machine& m, Thread& t, const Range& range, u32 bytes, bool write, bool strong, u32 agent, u32 clock,
+void watch(Machine& m, Thread& t, const Range& range, u32 bytes, bool write, Strength strength, u32 agent, u32 clock,
            s32 instruction) {
   Shadow& shadow = *range.shadow;
   const u64 first = range.offset / shadow.grain, last = (range.offset + bytes - 1) / shadow.grain;
   const Access now{t.block->index, agent, clock, instruction};
+  const auto both_strong = [&](const Access& other, Strength its) {
+    const Strength least = other.block == now.block ? Strength::kBlock : Strength::kGrid;
+    return strength >= least && its >= least;
+  };
   for (u64 n = first; n <= last; ++n) {
     Cell& cell = shadow.cells[n];
     const bool ours = cell.write.block == now.block && cell.write.agent == agent && agent < t.block->threads;
@@ -127,28 +130,28 @@ void watch(Machine& m, Thread& t, const Range& range, u32 bytes, bool write, boo
       raise(m, t, FaultKind::kUninitialised, "a read of shared memory that nobody has written", range.space,
             range.address, bytes);
     }
-    if (cell.write.instruction >= 0 && !ours && !(strong && cell.strong_write) && !knows(t, cell.write)) {
+    if (cell.write.instruction >= 0 && !ours && !both_strong(cell.write, cell.write_strength) && !knows(t, cell.write)) {
       conflict(m, t, range, bytes, write, instruction, cell.write, true);
     }
     if (write) {
-      const auto check = [&](const Access& read, bool read_strong) {
-        if (read.instruction < 0 || (strong && read_strong)) return;
+      const auto check = [&](const Access& read, Strength its) {
+        if (read.instruction < 0 || both_strong(read, its)) return;
         if (read.block == now.block && read.agent == agent && agent < t.block->threads) return;
         if (!knows(t, read)) conflict(m, t, range, bytes, write, instruction, read, false);
       };
-      check(cell.read, cell.strong_read);
+      check(cell.read, cell.read_strength);
       if (cell.more_reads != 0) {
-        for (const auto& [read, read_strong] : shadow.reads[cell.more_reads - 1]) check(read, read_strong);
+        for (const auto& [read, its] : shadow.reads[cell.more_reads - 1]) check(read, its);
         shadow.reads[cell.more_reads - 1].clear();
       }
       cell.read.instruction = -1;
       cell.write = now;
-      cell.strong_write = strong;
+      cell.write_strength = strength;
       cell.written = true;
     } else if (cell.read.instruction < 0 || (cell.read.agent == agent && cell.read.block == now.block) ||
                (cell.more_reads == 0 && knows(t, cell.read))) {
       cell.read = now;
-      cell.strong_read = strong;
+      cell.read_strength = strength;
     } else {
       if (cell.more_reads == 0) {
         shadow.reads.emplace_back();
@@ -159,9 +162,9 @@ void watch(Machine& m, Thread& t, const Range& range, u32 bytes, bool write, boo
         return each.first.agent == agent && each.first.block == now.block;
       });
       if (same != reads.end()) {
-        *same = {now, strong};
+        *same = {now, strength};
       } else {
-        reads.emplace_back(now, strong);
+        reads.emplace_back(now, strength);
       }
     }
   }
@@ -171,20 +174,20 @@ void tick(Thread& t) { ++more(t).clock[t.index]; }
 
 void load(Thread& t, Space space, u64 address, void* to, u32 bytes, Order order, Scope scope) {
   const Range range = find(t, space, address, bytes, false);
-  const bool strong = order != Order::kWeak;
+  keep_off_mbarriers(t, range, bytes);
   if (range.shadow != nullptr) {
-    watch(*t.machine, t, range, bytes, false, strong, t.index, more(t).clock[t.index], t.at);
-    if (strong) learn(t, range, order, scope);
+    watch(*t.machine, t, range, bytes, false, strength_of(order, scope), t.index, more(t).clock[t.index], t.at);
+    if (order != Order::kWeak) learn(t, range, order, scope);
   }
   std::memcpy(to, range.data, bytes);
 }
 
 void store(Thread& t, Space space, u64 address, const void* from, u32 bytes, Order order, Scope scope) {
   const Range range = find(t, space, address, bytes, true);
-  const bool strong = order != Order::kWeak;
+  keep_off_mbarriers(t, range, bytes);
   if (range.shadow != nullptr) {
-    watch(*t.machine, t, range, bytes, true, strong, t.index, more(t).clock[t.index], t.at);
-    if (strong) publish(t, range, order, scope, false);
+    watch(*t.machine, t, range, bytes, true, strength_of(order, scope), t.index, more(t).clock[t.index], t.at);
+    if (order != Order::kWeak) publish(t, range, order, scope, false);
   }
   if (range.space != Space::kLocal && std::memcmp(range.data, from, bytes) != 0) ++t.machine->progress;
   std::memcpy(range.data, from, bytes);
@@ -192,13 +195,15 @@ void store(Thread& t, Space space, u64 address, const void* from, u32 bytes, Ord
 
 void read_shared(Machine& m, Thread& t, u64 address, void* to, u32 bytes) {
   const Range range = find(t, Space::kShared, address, bytes, false);
-  if (range.shadow != nullptr) watch(m, t, range, bytes, false, false, t.index, more(t).clock[t.index], t.at);
+  keep_off_mbarriers(t, range, bytes);
+  if (range.shadow != nullptr) watch(m, t, range, bytes, false, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
   std::memcpy(to, range.data, bytes);
 }
 
 void write_shared(Machine& m, Thread& t, u64 address, const void* from, u32 bytes) {
   const Range range = find(t, Space::kShared, address, bytes, true);
-  if (range.shadow != nullptr) watch(m, t, range, bytes, true, false, t.index, more(t).clock[t.index], t.at);
+  keep_off_mbarriers(t, range, bytes);
+  if (range.shadow != nullptr) watch(m, t, range, bytes, true, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
   std::memcpy(range.data, from, bytes);
   ++m.progress;
 }
@@ -267,13 +272,14 @@ void atomic(Thread& t, Space space, u64 address, Atomic what, Type type, const v
             Order order, Scope scope) {
   const u32 bytes = size_of(type);
   const Range range = find(t, space, address, bytes, true);
+  keep_off_mbarriers(t, range, bytes);
   if (range.shadow != nullptr) {
     const u32 clock = more(t).clock[t.index];
     if (range.space == Space::kShared && !range.shadow->cells[range.offset / range.shadow->grain].written) {
       raise(*t.machine, t, FaultKind::kUninitialised, "an atomic operation on shared memory that nobody has written",
             range.space, address, bytes);
     }
-    watch(*t.machine, t, range, bytes, true, true, t.index, clock, t.at);
+    watch(*t.machine, t, range, bytes, true, is_wide(scope) ? Strength::kGrid : Strength::kBlock, t.index, clock, t.at);
     learn(t, range, order, scope);
     publish(t, range, order, scope, true);
   }

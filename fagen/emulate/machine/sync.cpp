@@ -2,24 +2,23 @@
 #include "machine.h"
 
 namespace fagen::emulate {
-namespace {
-
-using Clocks = std::map<u32, Clock>;
-
-ThreadMore& more(Thread& t) { return t.block->more[t.index]; }
 
 void join(Clocks& into, u32 block, const Clock& clock) {
   Clock& known = into[block];
   if (known.empty()) {
     known = clock;
   } else {
-    emulate::join(known, clock);
+    join(known, clock);
   }
 }
 
 void join(Clocks& into, const Clocks& from) {
   for (const auto& [block, clock] : from) join(into, block, clock);
 }
+
+namespace {
+
+ThreadMore& more(Thread& t) { return t.block->more[t.index]; }
 
 // All that a thread knows, its own block among the others.
 Clocks known(Thread& t) {
@@ -31,7 +30,7 @@ Clocks known(Thread& t) {
 void take_in(Thread& t, const Clocks& clocks) {
   for (const auto& [block, clock] : clocks) {
     if (block == t.block->index) {
-      emulate::join(more(t).clock, clock);
+      join(more(t).clock, clock);
     } else {
       join(more(t).others, block, clock);
     }
@@ -47,37 +46,55 @@ std::unordered_map<u64, Published>& places(Thread& t, const Range& range) {
 void publish(Thread& t, const Range& range, Order order, Scope scope, bool atomic) {
   const bool release = order == Order::kRelease || order == Order::kAcquireRelease;
   auto& all = places(t, range);
-  if (!atomic) all.erase(range.address);  // a plain store ends the sequence that an earlier release began
-  if (!release && more(t).fenced.empty()) return;
-  Published& published = all[range.address];
-  join(published.clocks, release ? known(t) : more(t).fenced);
-  published.beyond_block |= scope != Scope::kCta;
+  const u64 self = static_cast<u64>(t.block->index) << 32 | t.index;
+  if (!atomic) {
+    // A plain store ends the sequence that a release of another thread's began.
+    const auto found = all.find(range.address);
+    if (found != all.end() && found->second.owner != self) all.erase(found);
+  }
+  const Fenced& fenced = more(t).fenced;
+  if (!release && fenced.narrow.empty()) return;
+  const auto [place, fresh] = all.try_emplace(range.address);
+  Published& published = place->second;
+  published.owner = fresh || published.owner == self ? self : ~u64{0};
+  const Clocks now = release ? known(t) : Clocks{};
+  join(published.narrow[t.block->index], release ? now : fenced.narrow);
+  if (is_wide(scope)) join(published.wide, release ? now : fenced.wide);
   if (release) tick(t);
 }
 
 void learn(Thread& t, const Range& range, Order order, Scope scope) {
-  auto& all = places(t, range);
+  const auto& all = places(t, range);
   const auto found = all.find(range.address);
   if (found == all.end()) return;
-  Clocks clocks;
-  for (const auto& [block, clock] : found->second.clocks) {
-    // Too narrow a scope orders nothing across blocks.
-    if (block == t.block->index || (found->second.beyond_block && scope != Scope::kCta)) clocks[block] = clock;
+  const Published& published = found->second;
+  const auto own = published.narrow.find(t.block->index);
+  const bool acquires = order == Order::kAcquire || order == Order::kAcquireRelease;
+  Fenced& seen = more(t).seen;
+  if (own != published.narrow.end()) {
+    if (acquires) take_in(t, own->second);
+    join(seen.narrow, own->second);
+    join(seen.wide, own->second);
   }
-  if (order == Order::kAcquire || order == Order::kAcquireRelease) {
-    take_in(t, clocks);
-  } else {
-    join(more(t).seen, clocks);
+  if (is_wide(scope)) {
+    if (acquires) take_in(t, published.wide);
+    join(seen.wide, published.wide);
   }
 }
 
-void fence(Thread& t, Order order, Scope) {
+void fence(Thread& t, Order order, Scope scope) {
+  ThreadMore& own = more(t);
   if (order != Order::kRelease) {
-    take_in(t, more(t).seen);
-    more(t).seen.clear();
+    take_in(t, own.seen.narrow);
+    own.seen.narrow.clear();
+    if (is_wide(scope)) {
+      take_in(t, own.seen.wide);
+      own.seen.wide.clear();
+    }
   }
   if (order != Order::kAcquire) {
-    more(t).fenced = known(t);
+    own.fenced.narrow = known(t);
+    if (is_wide(scope)) own.fenced.wide = own.fenced.narrow;
     tick(t);
   }
 }
@@ -103,7 +120,7 @@ void arrive_at_barrier(Machine& m, Block& block, u32 index) {
           "barrier " + std::to_string(t.barrier) + " is joined for " + std::to_string(expected) +
               " threads, while others wait there for " + std::to_string(barrier.expected));
   }
-  emulate::join(barrier.clock, block.more[index].clock);
+  join(barrier.clock, block.more[index].clock);
   join(barrier.others, block.more[index].others);
   tick(t);
   ++barrier.arrived;
@@ -139,7 +156,7 @@ bool meet_at_barriers(Machine& m, Block& block) {
     }
     for (const u32 index : barrier.waiting) {
       Thread& t = block.thread[index];
-      emulate::join(block.more[index].clock, barrier.clock);
+      join(block.more[index].clock, barrier.clock);
       join(block.more[index].others, barrier.others);
       if (t.barrier_reduce != 0 && t.barrier_result >= 0) {
         const u32 result = t.barrier_reduce == 1 ? barrier.trues
@@ -176,7 +193,7 @@ Found mbarrier_at(Thread& t, Space space, u64 address) {
   }
   // An operation on it is strong; that it follows its initialisation must be ordered by something else.
   if (range.shadow != nullptr) {
-    watch(*t.machine, t, range, 8, false, true, t.index, more(t).clock[t.index], t.at);
+    watch(*t.machine, t, range, 8, false, Strength::kBlock, t.index, more(t).clock[t.index], t.at);
   }
   return {found->second, range};
 }
@@ -192,13 +209,22 @@ void complete_phase(Machine& m, Mbarrier& barrier) {
 
 }  // namespace
 
+void keep_off_mbarriers(Thread& t, const Range& range, u32 bytes) {
+  if (range.space != Space::kShared || t.block->mbarriers.empty()) return;
+  for (u64 at = range.address & ~u64{7}; at < range.address + bytes; at += 8) {
+    if (t.block->mbarriers.count(at) != 0) {
+      raise(*t.machine, t, FaultKind::kMbarrier, "an ordinary access to an mbarrier", range.space, range.address, bytes);
+    }
+  }
+}
+
 void mbarrier_init(Thread& t, Space space, u64 address, u32 count) {
   const Range range = find(t, space, address, 8, true);
   if (count == 0 || count >= 1u << 20) {
     raise(*t.machine, t, FaultKind::kMbarrier, "a count of " + std::to_string(count) + " arrivals: 1 to 2^20 - 1 are allowed",
           range.space, address, 8);
   }
-  if (range.shadow != nullptr) watch(*t.machine, t, range, 8, true, false, t.index, more(t).clock[t.index], t.at);
+  if (range.shadow != nullptr) watch(*t.machine, t, range, 8, true, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
   auto& all = range.space == Space::kShared ? t.block->mbarriers : t.machine->mbarriers;
   if (all.count(range.address) != 0) {
     raise(*t.machine, t, FaultKind::kMbarrier, "an mbarrier that is in use is initialised again without being invalidated",
@@ -212,7 +238,7 @@ void mbarrier_init(Thread& t, Space space, u64 address, u32 count) {
 void mbarrier_inval(Thread& t, Space space, u64 address) {
   const Found found = mbarrier_at(t, space, address);
   if (found.range.shadow != nullptr) {
-    watch(*t.machine, t, found.range, 8, true, false, t.index, more(t).clock[t.index], t.at);
+    watch(*t.machine, t, found.range, 8, true, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
   }
   (found.range.space == Space::kShared ? t.block->mbarriers : t.machine->mbarriers).erase(found.range.address);
 }
@@ -257,7 +283,7 @@ bool mbarrier_test(Thread& t, Space space, u64 address, u64 token, bool by_parit
   if (done) {
     for (const auto& [block, clock] : barrier.completed) {
       if (block == t.block->index) {
-        emulate::join(more(t).clock, clock);
+        join(more(t).clock, clock);
       } else {
         join(more(t).others, block, clock);
       }

@@ -77,6 +77,7 @@ struct Thread {
   s32 at;               // index of the instruction being executed; set before anything that may fault
   u64* visits;          // how often each counted block of instructions was entered, by all threads
   s32 budget;           // backward branches left before the thread gives others a turn; the machine refills it
+  s32 fuel;             // others, of loops that wait for nobody, left before the machine looks at the time
   State state;
   u32 mask;                      // kCollective: who takes part
   const Collective* collective;  // kCollective
@@ -125,6 +126,7 @@ struct Calls {
   void (*trap)(Thread&);
   // A fault that the program itself finds (division, a bad immediate at run time).
   void (*fault)(Thread&, const char* what);
+  void (*tired)(Thread&);  // out of fuel: faults if the launch has taken too long, refills it otherwise
 };
 
 struct Instruction {

@@ -70,11 +70,12 @@ Operand = Register | Immediate | Symbol | Address | Vector | Sink | Negated | Pa
 
 @dataclass(frozen=True)
 class Place:
-    """Where an instruction is from: line of the PTX; file (an index of ``Module.files``) and line of its source."""
+    """Where an instruction is from: line of the PTX; file (an index of ``Module.files``), line and column of its source."""
 
     line: int
     file: int | None = None
     source_line: int = 0
+    column: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ class Scope:
 
 @dataclass(frozen=True)
 class Function:
-    """An .entry or .func. ``body`` is None for a prototype. ``directives`` are such as maxntid, minnctapersm."""
+    """An .entry or .func. ``body`` is None for a prototype. ``directives`` are such as maxntid, minnctapersm; ``lines``
+    the places (file, line) of its own code, without what was inlined."""
 
     name: str
     entry: bool
@@ -152,6 +154,7 @@ class Function:
     body: Scope | None
     directives: dict[str, tuple[int, ...]]
     place: Place
+    lines: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass
@@ -164,4 +167,6 @@ class Module:
     files: dict[int, str] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
     functions: dict[str, Function] = field(default_factory=dict)
+    # A place (file, line, column) of inlined code -> where that was inlined.
+    inlined: dict[tuple[int, int, int], set[tuple[int, int, int]]] = field(default_factory=dict)
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)

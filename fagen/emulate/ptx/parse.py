@@ -66,7 +66,8 @@ class _Parser:
         self._tokens = list(tokens(text))
         self._at = 0
         self._module = Module()
-        self._loc: tuple[int | None, int] = (None, 0)
+        self._loc: tuple[int | None, int, int] = (None, 0, 0)
+        self._lines: set[tuple[int, int]] = set()
 
     # ---- tokens
 
@@ -114,7 +115,7 @@ class _Parser:
         return PtxError(f"PTX line {token.line}: {what}: {line}")
 
     def _place(self, token: Token) -> Place:
-        return Place(token.line, self._loc[0], self._loc[1])
+        return Place(token.line, *self._loc)
 
     # ---- module
 
@@ -185,10 +186,12 @@ class _Parser:
                 self._take(",")
             directives[directive.removeprefix(".")] = tuple(numbers)
         body = None
+        self._lines = set()
         if not self._take(";"):
             self._expect("{")
             body = self._scope()
-        return Function(name, entry, parameters, results, body, directives, self._place(start))
+        place = self._place(start)
+        return Function(name, entry, parameters, results, body, directives, place, frozenset(self._lines))
 
     def _parameters(self) -> tuple[Variable, ...]:
         self._expect("(")
@@ -345,17 +348,21 @@ class _Parser:
         self._expect(";")
 
     def _location(self) -> None:
-        file, line, _column = self._integer(), self._integer(), self._integer()
-        self._loc = (file, line)
+        here = self._integer(), self._integer(), self._integer()
+        self._loc = here
+        inlined = False
         while self._take(","):
             word = self._word()  # function_name label+offset, or inlined_at file line column
             if word == "inlined_at":
-                # The innermost place is the one that is said; where it was inlined is not kept.
-                self._integer(), self._integer(), self._integer()
+                outer = self._integer(), self._integer(), self._integer()
+                self._module.inlined.setdefault(here, set()).add(outer)
+                inlined = True
             else:
                 self._word()
                 if self._take("+"):
                     self._integer()
+        if not inlined:
+            self._lines.add(here[:2])
 
     def _instruction(self) -> Instruction | Call:
         start = self._peek()

@@ -382,6 +382,8 @@ class Emitter:
                 f"resume{n}: goto {target};"
             )
         else:
+            if self._labels[name] <= self._at:
+                self.line(f"if (--t.fuel < 0) {{ t.at = {self.index()}; call.tired(t); }}")
             self.line(f"goto {target};")
 
     # ---- details

@@ -16,8 +16,8 @@ from .flat import Kernel, flatten, size_of
 
 @dataclass(frozen=True)
 class Translation:
-    """``text`` is the C++; ``instructions`` those its indices mean. By kernel: what it was flattened to, the most threads
-    a block of it may have (0: not said), and the first instruction of each counted block."""
+    """``text`` is the C++; ``instructions`` those its indices mean, kernel after kernel. By kernel: what it was flattened
+    to, the most threads a block of it may have (0: not said), and the first instruction of each counted block."""
 
     text: str
     target: int
@@ -25,6 +25,12 @@ class Translation:
     kernels: dict[str, Kernel]
     max_threads: dict[str, int]
     blocks: dict[str, tuple[int, ...]]
+
+    def of(self, kernel: str) -> tuple[Instruction, ...]:
+        """The instructions of one kernel."""
+        first = self.blocks[kernel][0]
+        after = [others[0] for others in self.blocks.values() if others[0] > first]
+        return self.instructions[first : min(after, default=len(self.instructions))]
 
 
 def translate(module: Module, entries: tuple[str, ...]) -> Translation:
