@@ -118,29 +118,16 @@ class Cache:
             ) from None
 
     def trim(self, limit_bytes: int = _LIMIT_BYTES) -> None:
-        """Delete the objects longest unused until the cache is below its limit, and what killed compilers left."""
+        """Delete the objects longest unused until the cache is below its limit, and what killed compilers left.
+
+        So are the emulator's programs, which have as much room again.
+        """
         for path in (self.root / "objects").glob("*/.tmp-*"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                     path.unlink()
-        entries = []
-        for path in (self.root / "objects").glob("*/*.o"):
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            size = status.st_size
-            for suffix in _BESIDE:
-                with contextlib.suppress(OSError):
-                    size += path.with_suffix(suffix).stat().st_size
-            entries.append((status.st_mtime, size, path))
-        total = sum(size for _, size, _ in entries)
-        for _, size, path in sorted(entries):
-            if total <= limit_bytes:
-                return
-            for suffix in (".json", *_BESIDE, ".o"):
-                path.with_suffix(suffix).unlink(missing_ok=True)
-            total -= size
+        _keep_newest((self.root / "objects").glob("*/*.o"), limit_bytes)
+        _keep_newest((self.root / "emulate").glob("*.so"), limit_bytes)
 
 
 def locate_cache(environ: Mapping[str, str] | None = None) -> Cache:
@@ -162,6 +149,28 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path`` so that a reader sees the old file or the new one, never a part."""
     _make_private(path.parent)
     put(path, data)
+
+
+def _keep_newest(paths: Iterable[Path], limit_bytes: int) -> None:
+    """Delete the files longest unused, with what is beside them, until the rest is within the limit."""
+    entries = []
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        size = status.st_size
+        for suffix in _BESIDE:
+            with contextlib.suppress(OSError):
+                size += path.with_suffix(suffix).stat().st_size
+        entries.append((status.st_mtime, size, path))
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
+        if total <= limit_bytes:
+            return
+        for suffix in (".json", *_BESIDE, path.suffix):
+            path.with_suffix(suffix).unlink(missing_ok=True)
+        total -= size
 
 
 def _make_private(folder: Path) -> None:

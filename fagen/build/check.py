@@ -10,6 +10,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ..runtime.check.drive import Wish, check_variants
 from ..runtime.check.report import FAILED, CheckReport, VariantReport, explain
 from ..runtime.check.where import Where, find_where
 from ..toolchain import find_torch
-from .cache import Cache
+from .cache import Cache, locate_cache
 from .keys import digest, tree_digest
 from .progress import Progress, Silent
 
@@ -150,9 +151,10 @@ def _where(manifest: Mapping[str, Any], on: str | None) -> Where:
     if target == "cpu" and on is None:
         return Where()
     try:
-        return find_where(target, on, cuda=bool(find_torch().cuda), emulator=str(_ROOT.parent))
+        where = find_where(target, on, cuda=bool(find_torch().cuda), emulator=str(_ROOT.parent))
     except LookupError as error:
         raise UsageError(Problem(str(error))) from None
+    return replace(where, cache=str(locate_cache().root)) if where.emulator else where
 
 
 def _key(entry: Mapping[str, Any], level: str, seed: int, where: Where) -> str:

@@ -36,6 +36,12 @@ class Resources:
         """Whether registers went to memory."""
         return bool(self.spill_stores or self.spill_loads)
 
+    def __str__(self) -> str:
+        spilled = f"spills {self.spill_stores} bytes and reads {self.spill_loads} back" if self.spills else "no spills"
+        stack = f", {self.stack} bytes of stack" if self.stack else ""
+        shared = f", {self.shared} bytes of static shared memory" if self.shared else ""
+        return f"{self.registers} registers{stack}{shared}, {spilled}"
+
 
 def cuda_unit(source: Source, target: str, headers: Headers, nvcc: Nvcc, compiler: Compiler) -> Unit:
     """The unit of one direction of a variant for ``target``, as "sm_80".

@@ -71,9 +71,9 @@ def _keep(failure: Failure, kept: Path) -> Path:
     """Copy what the command reads to ``kept``; returns the path to show."""
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    source = failure.folder / failure.file
-    if source.is_file():
-        shutil.copyfile(source, kept / failure.file)
+    for name in {failure.file, *failure.command}:
+        if Path(name).name == name and (failure.folder / name).is_file():
+            shutil.copyfile(failure.folder / name, kept / name)
     if (failure.folder / "include").is_dir():
         shutil.copytree(failure.folder / "include", kept / "include")
     (kept / "error.txt").write_text(f"{shlex.join(failure.command)}\n{failure.output}", encoding="utf-8")

@@ -113,7 +113,7 @@ def make_job(
             "namespace": f"fagen_{spec.name}_{hash8}",
             "library": library,
             "torch": ">=" + ".".join(map(str, OLDEST_TORCH)),
-            "target": spec.targets[0],
+            "target": plans[0].target,
             "device": "cpu" if nvcc is None else "cuda",
             "isa": {
                 "name": ", ".join(isas),
@@ -154,7 +154,7 @@ def _with_resources(
             found |= resources_of(unit, work)
         for kernel, taken in found.items():
             if taken.spills:
-                progress.note(f"warning: {kernel} spills registers: {taken}")
+                progress.note(f"warning: {kernel}: {taken}: registers that do not suffice cost time")
         full.append({**entry, "resources": {kernel: asdict(taken) for kernel, taken in found.items()}})
     return full
 

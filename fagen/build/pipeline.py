@@ -148,6 +148,11 @@ def _result(outcome: Outcome, started: float) -> BuildResult:
             label: {"seconds": cost.seconds, "peak_mb": cost.peak_mb, "cached": label in cached}
             for label, cost in {**compiled, **cached}.items()
         },
+        "resources": {
+            kernel: taken
+            for entry in manifest.get("variants", [])
+            for kernel, taken in entry.get("resources", {}).items()
+        },
         "jobs": outcome.compiled.jobs,
         "kept": list(outcome.kept),
         "check": manifest.get("check"),

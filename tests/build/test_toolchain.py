@@ -165,6 +165,17 @@ def test_nvcc_on_path_and_in_wheels(tmp_path: Path) -> None:
     assert (found.path, found.origin) == (wheel, "PyPI wheel")
 
 
+def test_nvcc_that_is_too_old_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "_USUAL_FOLDERS", ())
+    script(tmp_path / "old" / "bin" / "nvcc", NVCC.replace("13.0", "11.8"))
+    script(tmp_path / "broken" / "bin" / "nvcc", "exit 1")
+    new = script(tmp_path / "site-packages" / "nvidia" / "cu13" / "bin" / "nvcc", NVCC)
+    environ = {"PATH": "", "CUDA_HOME": str(tmp_path / "old"), "CUDA_PATH": str(tmp_path / "broken")}
+    assert find_nvcc(environ, [tmp_path / "site-packages"]).path == new
+    with pytest.raises(ToolchainError, match="CUDA_HOME, 11.8.88, which is too old.*CUDA_PATH, which does not run"):
+        find_nvcc(environ, roots=[])
+
+
 def test_no_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "_USUAL_FOLDERS", ())
     with pytest.raises(ToolchainError, match="no nvcc: looked on PATH, /nonexistent/bin/nvcc \\(CUDA_HOME\\)"):

@@ -100,9 +100,13 @@ def test_a_slot_passed_from_warp_to_warp(missing: int, order: emulate.Order) -> 
 @orders
 def test_more_arrivals_than_a_phase_waits_for(order: emulate.Order) -> None:
     fault = fault_of("gates", twin("too_many", True), 1, 32, [ints(32)], **order)
-    assert fault.kind == "mbarrier"
-    check_place(fault.at, "gates", "too many", "mbarrier.arrive")
+    assert fault.kind == "mbarrier" and "33 arrivals, while the phase waits for 32" in fault.what
+    check_place(fault.at, "gates", "too many", "mbarrier.arrive", thread=0)
     run("gates", twin("too_many", False), 1, 32, [ints(32)], **order)
+    fault = fault_of("gates", twin("completes", True), 1, 32, [ints(32)], **order)
+    assert fault.kind == "mbarrier" and "completes" in fault.what
+    check_place(fault.at, "gates", "completes", "mbarrier.arrive")
+    run("gates", twin("completes", False), 1, 32, [ints(32)], **order)
 
 
 @orders

@@ -220,7 +220,7 @@ bool meet_at_barriers(Machine&, Block&);  // lets go of barriers that are comple
 void arrive_at_barrier(Machine&, Block&, u32 thread);
 void mbarrier_init(Thread&, Space, u64, u32);
 void mbarrier_inval(Thread&, Space, u64);
-u64 mbarrier_arrive(Thread&, Space, u64, u32, bool, bool, u32);
+u64 mbarrier_arrive(Thread&, Space, u64, u32, bool, bool, u32, bool);
 void mbarrier_expect(Thread&, Space, u64, u32);
 void mbarrier_complete(Thread&, Space, u64, u32);
 bool mbarrier_test(Thread&, Space, u64, u64, bool);

@@ -243,7 +243,8 @@ void mbarrier_inval(Thread& t, Space space, u64 address) {
   (found.range.space == Space::kShared ? t.block->mbarriers : t.machine->mbarriers).erase(found.range.address);
 }
 
-u64 mbarrier_arrive(Thread& t, Space space, u64 address, u32 count, bool drop, bool expect, u32 bytes) {
+u64 mbarrier_arrive(Thread& t, Space space, u64 address, u32 count, bool drop, bool expect, u32 bytes,
+                    bool stays) {
   const Found found = mbarrier_at(t, space, address);
   Mbarrier& barrier = found.barrier;
   const u64 token = static_cast<u64>(barrier.phase) << 32 | barrier.pending;
@@ -256,6 +257,10 @@ u64 mbarrier_arrive(Thread& t, Space space, u64 address, u32 count, bool drop, b
   join(barrier.gathering, known(t));
   tick(t);
   barrier.pending -= count;
+  if (stays && barrier.pending == 0 && barrier.transactions == 0) {
+    raise(*t.machine, t, FaultKind::kMbarrier, "a .noComplete arrival that completes the phase", found.range.space,
+          found.range.address, 8);
+  }
   if (drop) {
     if (barrier.expected <= count) {
       raise(*t.machine, t, FaultKind::kMbarrier, "every participant has dropped out", found.range.space, found.range.address, 8);

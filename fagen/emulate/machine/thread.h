@@ -118,7 +118,8 @@ struct Calls {
   void (*copy_arrive)(Thread&, u64 mbarrier, bool noinc);
   void (*mbarrier_init)(Thread&, Space, u64 address, u32 count);
   void (*mbarrier_inval)(Thread&, Space, u64 address);
-  u64 (*mbarrier_arrive)(Thread&, Space, u64 address, u32 count, bool drop, bool expect, u32 bytes);
+  // `stays`: .noComplete, so that it is a fault if the phase completes
+  u64 (*mbarrier_arrive)(Thread&, Space, u64 address, u32 count, bool drop, bool expect, u32 bytes, bool stays);
   void (*mbarrier_expect)(Thread&, Space, u64 address, u32 bytes);
   void (*mbarrier_complete)(Thread&, Space, u64 address, u32 bytes);
   bool (*mbarrier_test)(Thread&, Space, u64 address, u64 state_or_parity, bool by_parity);

@@ -7,6 +7,12 @@ from .emit import PAUSES, Emitter, Modifiers, always, refused, translates
 from .memory import order_of, space_of
 
 PAUSES["bar"] = PAUSES["barrier"] = always
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
 _REDUCE = {"popc": 1, "and": 2, "or": 3}
 
 
@@ -122,6 +128,8 @@ def _mbarrier(e: Emitter, i: Instruction) -> None:
     what = m.choice(
         "init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx", "pending_count"
     )
+    if m.flag("relaxed"):
+        raise refused(i, "relaxed operations on mbarriers are not built")
     order_of(m)
     space = space_of(m)
     operands = list(i.operands)
@@ -142,15 +150,14 @@ def _mbarrier(e: Emitter, i: Instruction) -> None:
         e.line(f"call.mbarrier_{name}(t, {space}, {e.address(operands[0])}, {e.read(operands[1], 'u32')});")
     elif what in ("arrive", "arrive_drop"):
         expect, no_complete = m.flag("expect_tx"), m.flag("noComplete")
-        del no_complete
         m.done()
         state = None if isinstance(operands[0], Address) else operands.pop(0)
         count = e.read(operands[1], "u32") if len(operands) > 1 else "1"
-        drop = "true" if what == "arrive_drop" else "false"
+        drop = _truth(what == "arrive_drop")
         arrivals, tx = ("1", count) if expect else (count, "0")
         value = (
             f"call.mbarrier_arrive(t, {space}, {e.address(operands[0])}, {arrivals}, {drop}, "
-            f"{'true' if expect else 'false'}, {tx})"
+            f"{_truth(expect)}, {tx}, {_truth(no_complete)})"
         )
         if state is None:
             e.line(f"{value};")

@@ -41,9 +41,8 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     assert direction == "forward" and isinstance(plan.forward, Forward)
     variant, code, forward = plan.variant, plan.code, plan.forward
     masked = variant.mask is not None
-    # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another, nor
-    # beside a mask, where ptxas would keep changed and unchanged scores in different registers.
-    scored = variant.score is not None or variant.sink or masked
+    # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.
+    scored = variant.score is not None or variant.sink
     partial = scores(code, variant, code.score_mask if variant.mask else code.score, tail=True)
     admitted = scores(code, variant, code.mask, tail=True)
     return {
@@ -51,6 +50,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "of_rare_tile": "hidden(p), at_key(warp_part(hidden(block)), tile * kTileKv)"
         if masked
         else "p, at_key(own, tile * kTileKv)",
+        "copies_note": " Two copies of the code, so that neither keeps registers for the other." if masked else "",
         "tile_q": forward.tile_q,
         "tile_kv": forward.tile_kv,
         "warps": forward.warps,
@@ -58,7 +58,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "shared_bytes": forward.shared_bytes,
         "blocks_per_sm": forward.blocks_per_sm,
         "next_stage": "stage ^ 1" if forward.stages > 1 else "0",
-        "block_row": f"({'blocks - 1 - ' if masked else ''}static_cast<int32_t>(work % blocks))",
+        "block_row": "blocks - 1 - work % blocks" if masked else "work % blocks",
         "order_note": ", the last rows, which mostly see most, first" if masked else "",
         # Sums of bf16's largest numbers overflow float32 where their mean does not: with weights so small that they sum
         # to 1 at most, none does. What is lost are the last bits of numbers below 2^-110.

@@ -152,7 +152,7 @@ class _Worker:
             text=True,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, **counting},
+            env={**os.environ, **counting, **({"FAGEN_CACHE_DIR": where.cache} if where.cache else {})},
         )
         self.answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.noise: list[str] = []

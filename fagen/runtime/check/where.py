@@ -12,11 +12,13 @@ DEVICE, EMULATOR = "device", "emulator"  # what a user may ask for
 @dataclass(frozen=True)
 class Where:
     """``device`` is torch's name for where tensors are. ``title`` names the card, or is "emulator"; it is empty for a
-    module for the CPU. ``emulator`` is the folder that fagen.emulate is imported from, if that runs the kernels."""
+    module for the CPU. ``emulator`` is the folder that fagen.emulate is imported from, if that runs the kernels, and
+    ``cache`` where it keeps what it compiles, if that is not its usual place."""
 
     device: str = "cpu"
     title: str = ""
     emulator: str = ""
+    cache: str = ""
 
 
 def find_where(target: str, on: str | None, *, cuda: bool, emulator: str | None) -> Where:

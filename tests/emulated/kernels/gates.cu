@@ -13,8 +13,8 @@ __device__ __forceinline__ void arrive(unsigned gate) {
 __device__ __forceinline__ void await(unsigned gate, unsigned parity) {
   unsigned done;
   do {
-    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}" : "=r"(done) : "r"(gate), "r"(parity) : "memory");  // test
-  } while (!done);
+    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}" : "=r"(done) : "r"(gate), "r"(parity) : "memory");
+  } while (!done);  // test
 }
 
 // Warp 1 passes a tile to warp 0 through one slot, each time after warp 0 has emptied it.
@@ -53,13 +53,27 @@ template <bool kFaulty>
 __global__ void too_many(int* out) {
   __shared__ unsigned long long gate;
   const unsigned at = shared_address(&gate);
-  if (threadIdx.x == 0) init(at, kFaulty ? 31 : 32);
-  __syncthreads();
-  asm volatile("{.reg .b64 s; mbarrier.arrive.noComplete.shared.b64 s, [%0], 1;}" ::"r"(at) : "memory");  // too many
+  if (threadIdx.x == 0) {
+    init(at, 32);
+    asm volatile("{.reg .b64 s; mbarrier.arrive.noComplete.shared.b64 s, [%0], %1;}" ::"r"(at), "r"(kFaulty ? 33 : 31) : "memory");  // too many
+  }
   out[threadIdx.x] = 1;
 }
 template __global__ void too_many<true>(int*);
 template __global__ void too_many<false>(int*);
+
+// An arrival that is promised not to be the phase's last.
+template <bool kFaulty>
+__global__ void completes(int* out) {
+  __shared__ unsigned long long gate;
+  const unsigned at = shared_address(&gate);
+  if (threadIdx.x == 0) init(at, kFaulty ? 32 : 33);
+  __syncthreads();
+  asm volatile("{.reg .b64 s; mbarrier.arrive.noComplete.shared.b64 s, [%0], 1;}" ::"r"(at) : "memory");  // completes
+  out[threadIdx.x] = 1;
+}
+template __global__ void completes<true>(int*);
+template __global__ void completes<false>(int*);
 
 template <bool kFaulty>
 __global__ void not_initialised(int* out) {

@@ -25,7 +25,7 @@ template __global__ void beyond_shared<false>(int*, int);
 template <bool kFaulty>
 __global__ void beyond_global(const int* x, int* out, int distance) {
   out[threadIdx.x] = x[threadIdx.x];
-  if (threadIdx.x == 7) out[0] = x[kFaulty ? distance : 3];  // beyond global memory
+  if (threadIdx.x == 7) out[7] = x[kFaulty ? distance : 3];  // beyond global memory
 }
 template __global__ void beyond_global<true>(const int*, int*, int);
 template __global__ void beyond_global<false>(const int*, int*, int);
@@ -70,7 +70,7 @@ template __global__ void misaligned<false>(const int*, int4*);
 template <bool kFaulty>
 __global__ void misaligned_shared(int* out) {
   __shared__ __align__(16) char bytes[64];
-  if (threadIdx.x == 2) *reinterpret_cast<int*>(bytes + (kFaulty ? 6 : 8)) = 1;  // misaligned store
+  if (threadIdx.x == 2) *reinterpret_cast<volatile int*>(bytes + (kFaulty ? 6 : 8)) = 1;  // misaligned store
   out[threadIdx.x] = 0;
 }
 template __global__ void misaligned_shared<true>(int*);

@@ -1,6 +1,7 @@
 // Rows of a tensor in shared memory, and how they get there.
 #pragma once
 #include "fagen/params.h"
+#include "fagen/ptx/barrier.h"
 #include "fagen/ptx/memory.h"
 
 namespace fagen {

@@ -6,6 +6,12 @@
 namespace fagen {
 namespace {
 
+// A truth value that is a type.
+template <bool kValue>
+struct Is {
+  static constexpr bool value = kValue;
+};
+
 // All of them; the last may have keys past the end.
 class AllTiles {
  public:
