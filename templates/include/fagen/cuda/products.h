@@ -104,16 +104,16 @@ __device__ __forceinline__ void multiply_values(float (&o)[kRowTiles][kValueTile
   }
 }
 
-// Whether a tile of V holds something that is no finite number: each warp looks through all of it.
-template <class Element, class R, int kKeys>
-__device__ __forceinline__ bool holds_nonfinite(uint32_t values) {
+// Whether the part of a tile that this thread has copied (see load_rows) holds something that is no finite number.
+template <class Element, class R, int kKeys, int kThreads>
+__device__ __forceinline__ bool holds_nonfinite(uint32_t tile) {
   uint32_t found = 0;
 #pragma unroll 4
-  for (int at = lane_id(); at < kKeys * R::kChunks; at += 32) {
-    const uint4 x = ptx::ld_shared_16(values + R::at(at / R::kChunks, at % R::kChunks));
+  for (int at = static_cast<int>(threadIdx.x); at < kKeys * R::kChunks; at += kThreads) {
+    const uint4 x = ptx::ld_shared_16(tile + R::at(at / R::kChunks, at % R::kChunks));
     found |= Element::nonfinite(x.x) | Element::nonfinite(x.y) | Element::nonfinite(x.z) | Element::nonfinite(x.w);
   }
-  return __any_sync(~0u, found != 0);
+  return found != 0;
 }
 
 // Fragments of a warp as rows of numbers: a lane's rows, and of each the columns that the lane has, in memory.

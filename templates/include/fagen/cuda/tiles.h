@@ -18,7 +18,7 @@ class AllTiles {
   __device__ __forceinline__ AllTiles(int keys, int tile) : left_((keys + tile - 1) / tile), whole_(keys / tile) {}
 
   __device__ __forceinline__ int next() { return --left_; }
-  __device__ __forceinline__ Tri admitted(int tile) const { return tile < whole_ ? Tri::kAll : Tri::kSome; }
+  __device__ __forceinline__ bool whole(int tile) const { return tile < whole_; }
 
  private:
   int left_, whole_;
@@ -41,35 +41,43 @@ class Tiles {
     return {first, last};
   }
 
-  // The next tile that `block_test` (of a tile: what the mask admits of the whole block's pairs) does not rule out, or
-  // -1. `warp_test` is the same of the warp's own rows: see admitted().
-  template <class BlockTest, class WarpTest>
-  __device__ __forceinline__ int next(BlockTest block_test, WarpTest warp_test) {
-    const int lane = lane_id();
+  // The next tile that `test` (what the mask admits of a tile, of the whole block's pairs) does not rule out, or -1.
+  template <class Test>
+  __device__ __forceinline__ int next(Test test) {
     while (left_ == 0) {
       if (base_ <= lowest_) return -1;
       base_ -= 32;  // lane 31 is at the last
-      const int tile = base_ + lane;
-      const bool real = tile >= lowest_ && tile >= 0;
-      const bool seen = real && block_test(tile) != Tri::kNone;
-      const bool whole = seen && warp_test(tile) == Tri::kAll;
-      left_ = __ballot_sync(~0u, seen);
-      all_ = __ballot_sync(~0u, whole);
+      const int tile = base_ + lane_id();
+      const Tri admitted = tile >= lowest_ && tile >= 0 ? test(tile) : Tri::kNone;
+      left_ = __ballot_sync(~0u, admitted != Tri::kNone);
+      whole_ = __ballot_sync(~0u, admitted == Tri::kAll);
+      asked_ = false;
     }
     const int bit = 31 - __clz(static_cast<int>(left_));
     left_ &= ~(1u << bit);
     return base_ + bit;
   }
 
-  // Whether warp_test admitted all of the tile that next() gave last, or only some of it, or nothing.
-  __device__ __forceinline__ Tri admitted(int tile) const {
-    const int bit = tile - base_;
-    return all_ >> bit & 1 ? Tri::kAll : Tri::kSome;
+  // Whether the mask admits all of the tile that next() gave last: of the block's pairs.
+  __device__ __forceinline__ bool whole(int tile) const { return whole_ >> (tile - base_) & 1; }
+
+  // The same of the warp's own pairs, of which `test` tells. Asked for as many tiles as next() has looked at, when the
+  // first of them is already on its way.
+  template <class Test>
+  __device__ __forceinline__ bool whole_for_warp(int tile, Test test) {
+    if (!asked_) {
+      const int each = base_ + lane_id();
+      const bool open = each >= lowest_ && each >= 0 && !(whole_ >> lane_id() & 1);
+      warp_whole_ = whole_ | __ballot_sync(~0u, open && test(each) == Tri::kAll);
+      asked_ = true;
+    }
+    return warp_whole_ >> (tile - base_) & 1;
   }
 
  private:
   int lowest_, base_;
-  uint32_t left_ = 0, all_ = 0;
+  uint32_t left_ = 0, whole_ = 0, warp_whole_ = 0;
+  bool asked_ = false;
 };
 
 }  // namespace
