@@ -26,7 +26,7 @@ from .progress import Progress, Silent
 
 SEED = 0  # of a build's check, so that building the same again finds the same
 BUDGET = 60.0  # seconds for a build's check, all variants together
-EMULATED_SECONDS = 15.0  # for each variant, if that is longer: the emulator is slow, and most run on two cores
+EMULATED_SECONDS = 30.0  # for each variant, if that is longer: twice what most need on two idle cores
 _ROOT = Path(__file__).resolve().parents[1]
 _RUNTIME = _ROOT / "runtime"
 _PLACES = ("line", "column")

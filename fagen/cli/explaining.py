@@ -32,8 +32,8 @@ def explain_variant(name: str, spec: Path | None, size: str, out: Path, *, as_js
 def _find(name: str, spec: Path | None, out: Path) -> tuple[Plan, dict[str, Resources]]:
     """The variant's plan, and what its kernels take if they were compiled.
 
-    From ``spec`` if given, else from the first published module or ready spec that has it. A ready spec whose target
-    cannot be planned yet gives way to one whose target can.
+    From ``spec`` if given, else from the first published module or ready spec that has it, those for the CPU before
+    those for cards. A ready spec whose target cannot be planned yet gives way to one whose target can.
     """
     places: list[str] = []
     refusal: PlanError | None = None
@@ -42,8 +42,8 @@ def _find(name: str, spec: Path | None, out: Path) -> tuple[Plan, dict[str, Reso
             if entry["variant"]["name"] == name:
                 return plan_from_json(entry["plan"]), resources_from_json(entry.get("resources", {}))
         places.append(str(shown_path(path.parent.absolute())))
-    for path in [spec] if spec is not None else sorted(specs_dir().rglob("*.yaml")):
-        loaded = load(path)
+    specs = [(path, load(path)) for path in ([spec] if spec is not None else sorted(specs_dir().rglob("*.yaml")))]
+    for path, loaded in sorted(specs, key=lambda each: "cpu" not in each[1].targets):
         for variant in expand(loaded):
             if variant.name == name:
                 try:

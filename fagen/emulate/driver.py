@@ -69,6 +69,10 @@ class Emulator:
         self._programs: dict[str, Loaded] = {}
         self.callback = _Callback(self._answer)
 
+    def prepare(self, unit: str) -> None:
+        """Translate and compile a unit's PTX, if that was not done before."""
+        self._program(unit)
+
     def order(self, completions: str, seed: int) -> None:
         """How the launches to come are carried out."""
         self.completions, self.seed = completions, seed

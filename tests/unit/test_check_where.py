@@ -1,4 +1,4 @@
-"""Where kernels for cards are checked, what is said where that cannot be, and the orders the emulator runs a case in."""
+"""Where kernels for cards are checked, what is said where that cannot be, and the orders the emulator runs cases in."""
 
 from __future__ import annotations
 
@@ -79,6 +79,9 @@ class Recorder:
         self.fault: Exception | None = None
         self.orders: list[tuple[str, int]] = []
 
+    def prepare(self, unit: str) -> None:
+        raise RuntimeError("later, too")
+
     def order(self, completions: str, seed: int) -> None:
         self.orders.append((completions, seed))
 
@@ -90,15 +93,16 @@ def test_orders_of_a_case() -> None:
     """Early, late and at random; ten random ones where a case is small; the same again for the same seed."""
     emulator = Recorder()
     machine = Machine("cpu", "emulator", emulator)
+    machine.prepare("a")
     names = list(machine.orders(Case("uniform", 1, 1), 5))
     assert emulator.orders == [("earliest", 5), ("latest", 6), ("random", 7)]
     assert names[1] == "completions latest, order 6"
     emulator.orders.clear()
     emulator.fault = RuntimeError("of the case before")
-    assert len(list(machine.orders(Case("several-tiles", 1, 1), 5))) == 12
+    assert len(list(machine.orders(Case("ring", 1, 1), 5))) == 12
     assert machine.fault() == ""
     assert len(set(emulator.orders)) == 12
-    assert list(Machine().orders(Case("several-tiles", 1, 1), 5)) == [""]
+    assert list(Machine().orders(Case("ring", 1, 1), 5)) == [""]
 
 
 def test_cases_for_slow_kernels_and_for_rings() -> None:

@@ -70,12 +70,12 @@ class Case:
 class Tiling:
     """The distinct (query rows, keys) tile sizes of a variant's kernels, the forward's first.
 
-    ``stages`` tiles are in flight at a time; ``many`` is how many a case has that is to show what adds up: fewer where
-    kernels run slowly.
+    ``stages`` tiles are in flight at a time, 0 on a CPU; ``many`` is how many a case has that is to show what adds up:
+    fewer where kernels run slowly.
     """
 
     sizes: tuple[tuple[int, int], ...]
-    stages: int = 1
+    stages: int = 0
     many: int = 100
 
     @classmethod
@@ -83,7 +83,7 @@ class Tiling:
         """That of a plan in a manifest."""
         kernels = [plan[direction] for direction in ("forward", "backward") if plan[direction]]
         sizes = tuple(dict.fromkeys((kernel["tile_q"], kernel["tile_kv"]) for kernel in kernels))
-        return cls(sizes, max(kernel.get("stages", 1) for kernel in kernels), 12 if slow else 100)
+        return cls(sizes, max(kernel.get("stages", 0) for kernel in kernels), 12 if slow else 100)
 
 
 def cases(tiling: Tiling, level: str = "auto") -> tuple[Case, ...]:
@@ -124,7 +124,7 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     """For tiles of ``a`` query rows and ``b`` keys: edges, sizes, values and poisons."""
     yield Case("several-tiles", 2 * a + 3, 3 * b + 5, 2, 2, 1, threads=3, runs=True, lse_gradient=True)
     yield from _edges(a, b)
-    if tiling.stages > 1:  # tiles come round to each place twice, and one is left over
+    if tiling.stages:  # tiles come round to each place twice, and one is left over
         yield Case("ring", a // 2 + 1, 2 * tiling.stages * b + 1, 1, 2, 1, runs=True)
     yield Case("uniform", a + 1, 2 * b + 1, 2, 2, 1, values="uniform", runs=True)
     yield Case("peaked", a + 7, 2 * b + 7, 1, 4, 2, values="peaked", lse_gradient=True, runs=True)
