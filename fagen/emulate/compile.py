@@ -51,7 +51,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A program in memory: ``handle`` is its `Program*`; ``instructions`` are (text, PTX line, "file:line", and where that may have been inlined, likewise)."""
+    """A program in memory: ``handle`` is its `Program*`; ``instructions`` are (text, PTX line, "file:line", where that
+    may have been inlined, likewise)."""
 
     handle: int
     target: int
@@ -100,7 +101,7 @@ def _load(ptx: str) -> Loaded:
     except PtxError as error:
         raise EmulationError(str(error)) from None
     machine()
-    headers = [_MACHINE / name for name in ("thread.h", "formats.h", "scalar.h")]
+    headers = [_MACHINE / name for name in ("thread.h", "formats.h", "integers.h", "scalar.h")]
     with tempfile.TemporaryDirectory(prefix="fagen-emulate-") as folder:
         source = Path(folder) / "program.cpp"
         source.write_text(translation.text)
@@ -111,8 +112,8 @@ def _load(ptx: str) -> Loaded:
     for name in names:
         lines = module.functions[name].lines
         for i in translation.of(name):
-            source = _source(module, i.place.file, i.place.source_line)
-            instructions.append((i.text, i.place.line, source, _outermost(module, i.place, lines)))
+            place = _source(module, i.place.file, i.place.source_line)
+            instructions.append((i.text, i.place.line, place, _outermost(module, i.place, lines)))
     entries = {
         name: Entry(
             name,

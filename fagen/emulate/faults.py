@@ -87,8 +87,8 @@ def fault_from(
         if where is None:
             return None
         index = where["instruction"]
-        said = instructions[index] if 0 <= index < len(instructions) else ("", 0, "", ())
-        return At(*said, tuple(where["block"]), tuple(where["thread"]))
+        text, line, source, inlined = instructions[index] if 0 <= index < len(instructions) else ("", 0, "", ())
+        return At(text, line, source, inlined, tuple(where["block"]), tuple(where["thread"]))
 
     return Fault(
         KINDS[report["kind"]],

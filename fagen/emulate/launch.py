@@ -304,8 +304,12 @@ def _check_limits(
         _SHARED.get(program.target, 227 * 1024),
         f"bytes of shared memory on sm_{program.target}",
     )
+    blocks = grid[0] * grid[1] * grid[2]
+    if blocks * threads > _MOST_THREADS:
+        raise EmulationError(f"a grid of {blocks} blocks of {threads} threads: at most 2^31 threads are emulated")
 
 
+_MOST_THREADS = 2**31
 _KIB = 1024
 _SHARED = {
     75: 64 * _KIB, 80: 163 * _KIB, 86: 99 * _KIB, 87: 163 * _KIB, 89: 99 * _KIB, 90: 227 * _KIB, 100: 227 * _KIB,

@@ -41,9 +41,17 @@ def compiled(source: Path) -> str:
         text = Path(folder, "out.ptx").read_text()
     text = text.replace(f"{Path(folder).resolve()}/", "")
     text = re.sub(r'"/[^"]*/include/', '"', text)
-    # Names of what is internal to a unit hold hashes of its path.
-    text = re.sub(r"_INTERNAL_[0-9a-f]{8}_(\d+)_(\w+?)_cu_[0-9a-f]{8}", r"_INTERNAL_00000000_\1_\2_cu_00000000", text)
+    text = re.sub(r"\t\.section\t\.debug_str\n\t\{.*?\n\t\}\n", "", text, flags=re.S)
+    text = re.sub(r"(\d+)(_INTERNAL_\w+)", _named_alike, text)
+    text = re.sub(r"_GLOBAL__N__[0-9a-f]{8}_", "_GLOBAL__N__00000000_", text)
     return re.sub(r"^//\n// Generated.*?^//\n\n", "", text, flags=re.S | re.M)
+
+
+def _named_alike(name: re.Match[str]) -> str:
+    """A name within what is internal to a unit, without the unit's hashes and the compiler's process."""
+    unit, rest = name[2][: int(name[1])], name[2][int(name[1]) :]
+    known = "_INTERNAL_" + re.sub(r".*?_\d+_(\w+)_cu_.*", r"\1", unit.removeprefix("_INTERNAL_"))
+    return f"{len(known)}{known}{rest}"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 CACHE = Path(__file__).parents[2] / ".build" / "tests"
 
@@ -16,3 +17,9 @@ def one_cache() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAGEN_CACHE_DIR", str(CACHE))
         yield
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """The same inputs each time."""
+    torch.manual_seed(0)

@@ -98,7 +98,9 @@ def test_launch_limits() -> None:
 
     assert limited(1, 1056).startswith("threads a block: 1056, of at most 1024")
     assert limited(1, 96).startswith("threads a block, by the kernel's own bounds: 96, of at most 64")
-    assert limited(1, (1, 1, 64), shared=200000).startswith("bytes of shared memory on sm_80: 200000, of at most 166912")
+    assert limited(1, (1, 1, 64), shared=200000).startswith(
+        "bytes of shared memory on sm_80: 200000, of at most 166912"
+    )
     assert limited((1, 65536), 32).startswith("blocks along y: 65536")
     assert limited((2**31, 1), 32).startswith("blocks along x")
     assert limited(1, (1, 1, 65)).startswith("threads")

@@ -77,7 +77,8 @@ def test_a_store_under_a_matrix_that_others_read(order: emulate.Order) -> None:
 @orders
 @pytest.mark.parametrize("missing", range(5))
 def test_a_slot_passed_from_warp_to_warp(missing: int, order: emulate.Order) -> None:
-    """Nothing is missing; the barrier after the initialisation; the wait for an empty slot, for a full one; an arrival."""
+    """Nothing is missing; the barrier after the initialisation; the wait for an empty slot, for a full one; an
+    arrival."""
     out = ints(32)
     if missing == 0:
         run("gates", "passILi0E", 1, 64, [out, 5], **order)

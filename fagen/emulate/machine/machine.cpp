@@ -377,7 +377,16 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
   }
   for (s32 n = 0; n < a->program->variable_count; ++n) {
     const Variable& variable = a->program->variables[n];
-    add(reinterpret_cast<u64>(variable.address), variable.bytes, true, variable.name);
+    add(reinterpret_cast<u64>(variable.address), variable.bytes, !variable.constant, variable.name);
+    if (variable.initial != nullptr) {
+      std::memcpy(variable.address, variable.initial, variable.bytes);
+    } else {
+      std::memset(variable.address, 0, variable.bytes);
+    }
+  }
+  for (s32 n = 0; n < a->program->pointer_count; ++n) {
+    const Pointer& pointer = a->program->pointers[n];
+    std::memcpy(static_cast<u8*>(a->program->variables[pointer.variable].address) + pointer.offset, &pointer.value, 8);
   }
   std::sort(m.buffers.begin(), m.buffers.end(), [](const Buffer& x, const Buffer& y) { return x.begin < y.begin; });
   try {

@@ -151,8 +151,15 @@ struct Kernel {
 struct Variable {  // a .global or .const variable of the module
   const char* name;
   u64 bytes;
-  const void* initial;  // nullptr: zeros
-  void* address;        // filled in by the program's loader (static storage of the program)
+  const void* initial;  // nullptr: zeros; put there when a launch begins
+  void* address;        // static storage of the program
+  bool constant;
+};
+
+struct Pointer {  // an address within the initial value of a variable
+  s32 variable;
+  u64 offset;
+  u64 value;
 };
 
 struct Program {
@@ -166,6 +173,8 @@ struct Program {
   const char* const* files;
   s32 variable_count;
   const Variable* variables;
+  s32 pointer_count;
+  const Pointer* pointers;
   s32 store_bytes_shared, store_bytes_global;  // the narrowest store to each: how fine shadow memory must be (1, 2, 4)
 };
 

@@ -70,7 +70,8 @@ Operand = Register | Immediate | Symbol | Address | Vector | Sink | Negated | Pa
 
 @dataclass(frozen=True)
 class Place:
-    """Where an instruction is from: line of the PTX; file (an index of ``Module.files``), line and column of its source."""
+    """Where an instruction is from: line of the PTX; file (an index of ``Module.files``), line and column of its
+    source."""
 
     line: int
     file: int | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..ptx.model import Instruction
 from ..ptx.parse import type_bytes
-from .emit import Emitter, Modifiers, refused, translates
+from .emit import Emitter, translates
 from .floats import ROUND, is_float
+from .modifiers import Modifiers, refused
 
 _NARROW = {"f16": "kF16", "bf16": "kBf16", "tf32": "kTf32", "e4m3": "kE4m3", "e5m2": "kE5m2"}
 _PAIRS = {"f16x2": ("f16", 16), "bf16x2": ("bf16", 16), "e4m3x2": ("e4m3", 8), "e5m2x2": ("e5m2", 8)}
@@ -54,7 +55,8 @@ def _cvt(e: Emitter, i: Instruction) -> None:
     elif to in ("f16x2", "bf16x2") and source in ("e4m3x2", "e5m2x2"):
         form = _NARROW[_PAIRS[source][0]]
         x = e.read(i.operands[1], "b16")
-        part = f"narrow(decode(u32({x}) >> {{}} & 0xffu, {form}), {_NARROW[to[:-2]]}, Round::kNearestEven, false, {_truth(relu)})"
+        value = f"decode(u32({x}) >> {{}} & 0xffu, {form})"
+        part = f"narrow({value}, {_NARROW[to[:-2]]}, Round::kNearestEven, false, {_truth(relu)})"
         e.write(first, f"({part.format(8)} << 16 | {part.format(0)})", "b32")
     elif to == "tf32":
         value = _value(e, i.operands[1], "f32", flush)

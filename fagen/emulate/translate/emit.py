@@ -22,55 +22,10 @@ from ..ptx.parse import type_bytes
 from ..ptx.tokens import PtxError
 from .flat import Kernel
 from .flow import kept, label_of
+from .modifiers import Unplaced, refused
 from .special import SPECIAL
 
 UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "u128"}
-
-
-class Modifiers:
-    """An instruction's modifiers, taken one after another; what is left in the end is not known, and refused."""
-
-    def __init__(self, instruction: Instruction):
-        self._left = list(instruction.modifiers)
-        self._instruction = instruction
-
-    def flag(self, name: str) -> bool:
-        """Whether the modifier stands there."""
-        if name in self._left:
-            self._left.remove(name)
-            return True
-        return False
-
-    def choice(self, *names: str, default: str | None = None) -> str:
-        """The first modifier that is one of ``names``; without a default, one must be there."""
-        for name in self._left:
-            if name in names:
-                self._left.remove(name)
-                return name
-        if default is None:
-            raise refused(self._instruction, f"expected one of .{', .'.join(names)}")
-        return default
-
-    def last(self) -> str:
-        """The last modifier, as a type."""
-        if not self._left:
-            raise refused(self._instruction, "expected a type")
-        return self._left.pop()
-
-    def left(self) -> tuple[str, ...]:
-        """Those not taken yet."""
-        return tuple(self._left)
-
-    def done(self) -> None:
-        """Refuse the instruction if something is left."""
-        if self._left:
-            raise refused(self._instruction, f".{', .'.join(self._left)} is not built")
-
-
-def refused(instruction: Instruction, why: str) -> PtxError:
-    """What to raise for an instruction that cannot be translated."""
-    name = ".".join((instruction.opcode, *instruction.modifiers))
-    return PtxError(f"PTX line {instruction.place.line}: {name}: {why}: {instruction.text}")
 
 
 Translate = Callable[["Emitter", Instruction], None]
@@ -168,13 +123,20 @@ class Emitter:
         if translate is None:
             raise refused(instruction, "this instruction is not built")
         self.instructions.append(instruction)
-        if instruction.guard is None:
-            translate(self, instruction)
-        else:
-            negation = "!" if instruction.guard_negated else ""
-            self.line(f"if ({negation}{self.register(instruction.guard)}) {{")
-            translate(self, instruction)
-            self.line("}")
+        try:
+            if instruction.guard is None:
+                translate(self, instruction)
+            else:
+                negation = "!" if instruction.guard_negated else ""
+                self.line(f"if ({negation}{self.register(instruction.guard)}) {{")
+                translate(self, instruction)
+                self.line("}")
+        except Unplaced as error:
+            raise refused(instruction, str(error)) from None
+        except PtxError:
+            raise
+        except (LookupError, ValueError) as error:  # operands or modifiers that the ISA does not have here
+            raise refused(instruction, "this form is not built") from error
 
     def _block(self) -> None:
         """Counts how often control comes here."""
@@ -244,9 +206,9 @@ class Emitter:
     def _offset(self, operand: Operand | str | None, kind: str) -> str:
         if operand is None or isinstance(operand, Sink):
             return "-1"
-        if isinstance(operand, Register) and operand.name in self.kernel.registers:
-            if type_bytes(self.kernel.registers[operand.name]) == type_bytes(kind):
-                return f"(s32)offsetof(Registers{self._number}, {self._name(operand.name)})"
+        declared = self.kernel.registers.get(operand.name) if isinstance(operand, Register) else None
+        if isinstance(operand, Register) and declared and type_bytes(declared) == type_bytes(kind):
+            return f"(s32)offsetof(Registers{self._number}, {self._name(operand.name)})"
         field = self.temporary("bool" if kind == "pred" else UNSIGNED[type_bytes(kind)])
         value = operand if isinstance(operand, str) else self.read(operand, kind.replace("f", "b"))
         self.line(f"{field} = {value};")
@@ -256,7 +218,7 @@ class Emitter:
         """Its C++ lvalue."""
         name = register.name
         if name not in self.kernel.registers:
-            raise PtxError(f"no register {name} is declared")
+            raise Unplaced(f"no register {name} is declared")
         return f"R.{self._name(name)}" if name in self._kept else self._name(name)
 
     def read(self, operand: Operand, kind: str) -> str:
@@ -270,7 +232,7 @@ class Emitter:
                     return f"!{self.register(register)}"
                 case Immediate(bits):
                     return _truth(bool(bits))
-            raise PtxError(f"no predicate: {operand}")
+            raise Unplaced(f"no predicate: {operand}")
         unsigned = UNSIGNED[size]
         match operand:
             case Register(name) if name in self.kernel.registers:
@@ -280,17 +242,18 @@ class Emitter:
             case Register(name):
                 value = self._special(name, unsigned)
             case Immediate(bits, width):
+                floating = "float" if size == 4 else "double"
                 if kind in ("f32", "f64") and width not in (0, size * 8):
-                    return f"static_cast<{'float' if size == 4 else 'double'}>({'f64' if width == 64 else 'f32'}({hex(bits)}ull))"
+                    return f"static_cast<{floating}>(f{width}({hex(bits)}ull))"
                 if kind in ("f32", "f64") and width == 0:
-                    return f"{'float' if size == 4 else 'double'}({bits})"
+                    return f"{floating}({bits})"
                 value = f"{unsigned}({hex(bits & (1 << 8 * min(size, 8)) - 1)}ull)"
                 if size == 16 and bits < 0:
                     value = f"{unsigned}(__int128({bits}))"
             case Symbol(name, offset):
                 value = f"static_cast<{unsigned}>({self._symbol(name)} + {offset})"
             case _:
-                raise PtxError(f"no value of type {kind}: {operand}")
+                raise Unplaced(f"no value of type {kind}: {operand}")
         if kind == "f32":
             return f"f32({value})"
         if kind == "f64":
@@ -299,13 +262,19 @@ class Emitter:
             return f"static_cast<s{size * 8}>({value})"
         return value
 
+    def pattern(self, operand: Operand, kind: str) -> str:
+        """The bits of ``operand``, also of a float constant."""
+        if isinstance(operand, Immediate) and kind in ("f32", "f64"):
+            return f"bits({self.read(operand, kind)})"
+        return self.read(operand, f"b{8 * type_bytes(kind)}")
+
     def write(self, operand: Operand, value: str, kind: str) -> None:
         """Assigns ``value``, of PTX type ``kind``, to the register ``operand``."""
         if isinstance(operand, Sink):
             self.line(f"(void)({value});")
             return
         if not isinstance(operand, Register):
-            raise PtxError(f"no register to write to: {operand}")
+            raise Unplaced(f"no register to write to: {operand}")
         target = self.register(operand)
         declared = self.kernel.registers[operand.name]
         if kind == "pred":
@@ -327,7 +296,7 @@ class Emitter:
     def address(self, operand: Operand) -> str:
         """A u64: an address in the instruction's state space."""
         if not isinstance(operand, Address):
-            raise PtxError(f"no address: {operand}")
+            raise Unplaced(f"no address: {operand}")
         match operand.base:
             case None:
                 return f"u64({operand.offset}ull)"
@@ -352,10 +321,10 @@ class Emitter:
         """The ``count`` items of `{...}`, or the operand itself where there is one."""
         if isinstance(operand, Vector):
             if len(operand.items) != count:
-                raise PtxError(f"expected {count} items: {operand}")
+                raise Unplaced(f"expected {count} items: {operand}")
             return operand.items
         if count != 1:
-            raise PtxError(f"expected {count} items: {operand}")
+            raise Unplaced(f"expected {count} items: {operand}")
         return (operand,)
 
     def carry(self) -> str:
@@ -437,7 +406,7 @@ class Emitter:
         """A variable's address in its state space, as a u64."""
         place = self.kernel.places.get(name)
         if place is None:
-            raise PtxError(f"the address of {name} is not known: no such variable, or a function's")
+            raise Unplaced(f"the address of {name} is not known: no such variable, or a function's")
         if place.space in ("global", "const"):
             return f"reinterpret_cast<u64>(variable{place.offset})"
         return f"u64({place.offset})"
@@ -445,7 +414,7 @@ class Emitter:
     def _special(self, name: str, unsigned: str) -> str:
         value = SPECIAL.get(name)
         if value is None:
-            raise PtxError(f"special register {name} is not built")
+            raise Unplaced(f"{name} is neither declared nor a special register that is built")
         return f"static_cast<{unsigned}>({value})"
 
 

@@ -4,7 +4,8 @@ Instructions, Half Precision Floating-Point Instructions."""
 from __future__ import annotations
 
 from ..ptx.model import Instruction
-from .emit import Emitter, Modifiers, refused, translates
+from .emit import Emitter, translates
+from .modifiers import Modifiers, refused
 
 ROUND = {
     "rn": "Round::kNearestEven",

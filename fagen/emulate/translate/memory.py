@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..ptx.model import Immediate, Instruction, Operand, Sink, Vector
 from ..ptx.parse import type_bytes
-from .emit import PAUSES, SPINS, UNSIGNED, Emitter, Modifiers, always, refused, translates
+from .emit import PAUSES, SPINS, UNSIGNED, Emitter, always, translates
+from .modifiers import Modifiers, refused
 
 _SPACES = {
     "": "kGeneric",
@@ -108,7 +109,7 @@ def _store(e: Emitter, i: Instruction) -> None:
     m.done()
     size = type_bytes(kind)
     place = e.frame(i.operands[0]) if space == "Space::kParam" else None
-    values = [_pattern(e, item, kind) for item in e.vector(i.operands[1], count)]
+    values = [e.pattern(item, kind) for item in e.vector(i.operands[1], count)]
     e.line(f"{{ const {UNSIGNED[size]} x[{count}] = {{{', '.join(f'{UNSIGNED[size]}({value})' for value in values)}}};")
     if place is not None:
         if place[0] == "param":
@@ -118,13 +119,6 @@ def _store(e: Emitter, i: Instruction) -> None:
         e.here()
         e.line(f"call.store(t, {space}, {e.address(i.operands[0])}, x, {size * count}, {order}, {scope});")
     e.line("}")
-
-
-def _pattern(e: Emitter, operand: Operand, kind: str) -> str:
-    """An operand's bits; a float constant's too."""
-    if isinstance(operand, Immediate) and kind in ("f32", "f64"):
-        return f"bits({e.read(operand, kind)})"
-    return e.read(operand, f"b{8 * type_bytes(kind)}")
 
 
 _ATOMICS = {name: f"Atomic::k{name.capitalize()}" for name in "add min max inc dec and or xor exch cas".split()}
@@ -162,10 +156,10 @@ def _atomic(e: Emitter, i: Instruction) -> None:
     e.line("{")
     e.here()
     for n, (first, old) in enumerate(zip(firsts, olds, strict=True)):
-        e.line(f"{{ const {unsigned} a = {_pattern(e, first, kind)};")
+        e.line(f"{{ const {unsigned} a = {e.pattern(first, kind)};")
         second = "nullptr"
         if what == "Atomic::kCas":
-            e.line(f"const {unsigned} b = {_pattern(e, operands[1], kind)};")
+            e.line(f"const {unsigned} b = {e.pattern(operands[1], kind)};")
             second = "&b"
         e.line(f"{unsigned} old; (void)old;")
         e.line(
@@ -219,9 +213,9 @@ def _copy(e: Emitter, i: Instruction) -> None:
         m.done()
         address = e.address(i.operands[0])
         e.here()
-        e.line(
-            f"call.copy_arrive(t, {address if space else f'({address} - kSharedWindow)'}, {'true' if noinc else 'false'});"
-        )
+        if not space:
+            address = f"({address} - kSharedWindow)"
+        e.line(f"call.copy_arrive(t, {address}, {'true' if noinc else 'false'});")
         return
     skip_hints(m)
     m.choice("shared", "shared::cta")
@@ -229,8 +223,7 @@ def _copy(e: Emitter, i: Instruction) -> None:
     m.done()
     operands = list(i.operands)
     size = operands[2]
-    assert isinstance(size, Immediate)
-    if size.bits not in (4, 8, 16):
+    if not isinstance(size, Immediate) or size.bits not in (4, 8, 16):
         raise refused(i, "4, 8 or 16 bytes are copied")
     source = str(size.bits)
     if len(operands) > 3 and "L2::cache_hint" not in i.modifiers or len(operands) > 4:

@@ -9,15 +9,18 @@ from math import prod
 from ..ptx.model import Instruction, Label, Module
 from ..ptx.parse import type_bytes
 from ..ptx.tokens import PtxError
-from . import convert, floats, integer, memory, sync, warp  # noqa: F401  each fills the tables
+from . import compare, convert, floats, integer, memory, moves, sync, warp  # noqa: F401  each fills the tables
 from .emit import Emitter
 from .flat import Kernel, flatten, size_of
+
+_STORED = ("global", "const")  # the spaces of variables that a program has storage for
 
 
 @dataclass(frozen=True)
 class Translation:
-    """``text`` is the C++; ``instructions`` those its indices mean, kernel after kernel. By kernel: what it was flattened
-    to, the most threads a block of it may have (0: not said), and the first instruction of each counted block."""
+    """``text`` is the C++; ``instructions`` those its indices mean, kernel after kernel. By kernel: what it was
+    flattened to, the most threads a block of it may have (0: not said), and the first instruction of each counted
+    block."""
 
     text: str
     target: int
@@ -68,7 +71,8 @@ def translate(module: Module, entries: tuple[str, ...]) -> Translation:
         f"{-1 if i.place.file is None else files.get(i.place.file, -1)}, {i.place.source_line}}},"
         for i in instructions
     ]
-    variables, table = _variables(module)
+    names = ", ".join(json.dumps(name) for name in module.files.values())
+    variables, table, pointers = _variables(module)
     lines = [
         '#include "machine/scalar.h"',
         "namespace fagen::emulate {",
@@ -84,12 +88,16 @@ def translate(module: Module, entries: tuple[str, ...]) -> Translation:
         "const Instruction instructions[] = {",
         *(said or ['  {"", 0, -1, 0},']),
         "};",
-        f"const char* const files[] = {{{', '.join(json.dumps(name) for name in module.files.values()) or 'nullptr'}}};",
+        f"const char* const files[] = {{{names or 'nullptr'}}};",
         "const Variable variables[] = {",
-        *(table or ["  {nullptr, 0, nullptr, nullptr},"]),
+        *(table or ["  {nullptr, 0, nullptr, nullptr, false},"]),
+        "};",
+        "const Pointer pointers[] = {",
+        *(pointers or ["  {0, 0, 0},"]),
         "};",
         f"const Program program = {{1, {_target(module)}, {len(rows)}, kernels, {len(said)}, instructions, "
-        f"{len(files)}, files, {len(table)}, variables, {narrowest['shared']}, {narrowest['global']}}};",
+        f"{len(files)}, files, {len(table)}, variables, {len(pointers)}, pointers, "
+        f"{narrowest['shared']}, {narrowest['global']}}};",
         "}  // namespace",
         'extern "C" __attribute__((visibility("default"))) const Program* fagen_program() { return &program; }',
         "}  // namespace fagen::emulate",
@@ -105,11 +113,14 @@ def _target(module: Module) -> int:
     return int(digits)
 
 
-def _variables(module: Module) -> tuple[list[str], list[str]]:
-    """Storage of the module's variables, and the rows that describe them."""
-    storage, rows, fixups = [], [], []
+def _variables(module: Module) -> tuple[list[str], list[str], list[str]]:
+    """Storage of the module's variables, the rows that describe them, and those of the addresses that they hold."""
+    storage: list[str] = []
+    rows: list[str] = []
+    pointers: list[str] = []
+    places = {variable.name: index for index, variable in enumerate(module.variables) if variable.space in _STORED}
     for index, variable in enumerate(module.variables):
-        if variable.space not in ("global", "const"):
+        if variable.space not in _STORED:
             continue
         size = max(size_of(variable), 1)
         storage.append(f"alignas({max(variable.align, 16)}) unsigned char variable{index}[{size}];")
@@ -118,11 +129,17 @@ def _variables(module: Module) -> tuple[list[str], list[str]]:
             data = ", ".join(map(str, variable.initial))
             storage.append(f"const unsigned char initial{index}[{size}] = {{{data}}};")
             initial = f"initial{index}"
-        rows.append(f'  {{"{variable.name}", {size}, {initial}, variable{index}}},')
-        fixups += [f"{variable.name}: the address of {symbol.name}" for _, symbol in variable.addresses]
-    if fixups:
-        raise PtxError(f"variables that hold addresses are not built: {fixups[0]}")
-    return storage, rows
+        constant = "true" if variable.space == "const" else "false"
+        for offset, symbol in variable.addresses:
+            if symbol.name not in places or type_bytes(variable.type) != 8:
+                line = variable.place.line
+                raise PtxError(
+                    f"PTX line {line}: {variable.name} holds the address of {symbol.name}: this is not built"
+                )
+            value = f"reinterpret_cast<u64>(variable{places[symbol.name]}) + {symbol.offset}"
+            pointers.append(f"  {{{len(rows)}, {offset}, {value}}},")
+        rows.append(f'  {{"{variable.name}", {size}, {initial}, variable{index}, {constant}}},')
+    return storage, rows, pointers
 
 
 def _narrow(kernel: Kernel, narrowest: dict[str, int]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 # Numbers of Calls::special, as machine.h has them.
 _MACHINE = {
     "clock": 0, "clock_hi": 1, "clock64": 2, "globaltimer": 3, "globaltimer_lo": 4, "globaltimer_hi": 5, "smid": 6,
-    "nsmid": 7, "gridid": 8, "dynamic_smem_size": 9, "total_smem_size": 10, "aggr_smem_size": 10, "current_graph_exec": 11,
+    "nsmid": 7, "gridid": 8, "dynamic_smem_size": 9, "total_smem_size": 10, "aggr_smem_size": 10,
+    "current_graph_exec": 11,
 }  # fmt: skip
 
 SPECIAL: dict[str, str] = {
@@ -20,7 +21,7 @@ SPECIAL: dict[str, str] = {
     "%is_explicit_cluster": "false",
     "WARP_SZ": "32u",
     **{f"%{name}": f"call.special(t, {number})" for name, number in _MACHINE.items()},
-    **{f"%{name}.{axis}": f"t.{name}[{n}]" for name in ("tid", "ntid", "ctaid", "nctaid") for n, axis in enumerate("xyz")},
+    **{f"%{name}.{x}": f"t.{name}[{n}]" for name in ("tid", "ntid", "ctaid", "nctaid") for n, x in enumerate("xyz")},
     # A launch without clusters is one of clusters of one block.
     **{f"%cluster_ctaid.{axis}": "0u" for axis in "xyz"},
     **{f"%cluster_nctaid.{axis}": "1u" for axis in "xyz"},

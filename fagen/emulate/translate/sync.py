@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..ptx.model import Address, Instruction, Operand
-from .emit import PAUSES, Emitter, Modifiers, always, refused, translates
+from .emit import PAUSES, Emitter, always, translates
 from .memory import order_of, space_of
+from .modifiers import Modifiers, refused
 
 PAUSES["bar"] = PAUSES["barrier"] = always
 

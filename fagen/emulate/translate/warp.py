@@ -4,7 +4,8 @@ Level Matrix Multiply-Accumulate Instructions."""
 from __future__ import annotations
 
 from ..ptx.model import Instruction, Operand, Pair, Sink
-from .emit import PAUSES, SHARED_OPERANDS, Emitter, Modifiers, always, refused, translates
+from .emit import PAUSES, SHARED_OPERANDS, Emitter, always, translates
+from .modifiers import Modifiers, refused
 
 for _name in ("shfl", "vote", "match", "redux", "elect", "ldmatrix", "stmatrix", "movmatrix", "mma", "wmma"):
     PAUSES[_name] = SHARED_OPERANDS[_name] = always
@@ -151,8 +152,8 @@ def _movmatrix(e: Emitter, i: Instruction) -> None:
 
 # Numbers of mma.cpp's elements.
 _ELEMENTS = {
-    "f16": 0, "bf16": 1, "tf32": 2, "f32": 3, "f64": 4, "s8": 5, "u8": 6, "s4": 7, "u4": 8, "b1": 9, "e4m3": 10, "e5m2": 11,
-    "s32": 12,
+    "f16": 0, "bf16": 1, "tf32": 2, "f32": 3, "f64": 4, "s8": 5, "u8": 6, "s4": 7, "u4": 8, "b1": 9, "e4m3": 10,
+    "e5m2": 11, "s32": 12,
 }  # fmt: skip
 _BITS = {
     "f16": 16,
