@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fagen import toolchain
+from fagen.build import build
 from fagen.build.cache import Cache
 from fagen.build.compile import Unit, compile_units, object_of
 from fagen.build.cuda import Resources, cuda_unit, image_symbol, ptx_of, resources, resources_of
@@ -186,3 +188,20 @@ def test_with_nvcc(tmp_path: Path) -> None:
     broken = cuda_unit(replace(SOURCE, text=TEXT + "int f() { return x; }\n"), "sm_80", HEADERS, nvcc, COMPILER)
     with pytest.raises(CompileError, match=r'a_forward\.cu:3: identifier "x" is undefined \(compiling a forward\)'):
         compile_one(broken, tmp_path / "broken", tmp_path / "cache")
+
+
+def test_without_nvcc_a_build_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "_USUAL_FOLDERS", ())
+    monkeypatch.setattr(toolchain, "_site_packages", list)
+    monkeypatch.setenv("CXX", COMPILER.command[0])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "fagen: 1\nname: a\ntarget: sm_80\ndefaults: {backward: false}\nvariants: [{name: a, head_dim: 64}]\n"
+    )
+    with pytest.raises(ToolchainError, match="no nvcc: looked on PATH") as caught:
+        build(path, out=tmp_path / "out")
+    assert "pip install 'fagen[cuda]', or install the CUDA toolkit" in str(caught.value.problems[0].hint)
+    assert not (tmp_path / "out").exists()

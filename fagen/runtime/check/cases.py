@@ -70,20 +70,19 @@ class Case:
 class Tiling:
     """The distinct (query rows, keys) tile sizes of a variant's kernels, the forward's first.
 
-    ``stages`` tiles are in flight at a time, 0 on a CPU; ``many`` is how many a case has that is to show what adds up:
-    fewer where kernels run slowly.
+    ``stages`` tiles are in flight at a time, 0 on a CPU. Kernels that are ``slow`` get smaller cases, and fewer.
     """
 
     sizes: tuple[tuple[int, int], ...]
     stages: int = 0
-    many: int = 100
+    slow: bool = False
 
     @classmethod
     def of(cls, plan: Mapping[str, Any], *, slow: bool = False) -> Tiling:
         """That of a plan in a manifest."""
         kernels = [plan[direction] for direction in ("forward", "backward") if plan[direction]]
         sizes = tuple(dict.fromkeys((kernel["tile_q"], kernel["tile_kv"]) for kernel in kernels))
-        return cls(sizes, max(kernel.get("stages", 0) for kernel in kernels), 12 if slow else 100)
+        return cls(sizes, max(kernel.get("stages", 0) for kernel in kernels), slow)
 
 
 def cases(tiling: Tiling, level: str = "auto") -> tuple[Case, ...]:
@@ -98,7 +97,7 @@ def cases(tiling: Tiling, level: str = "auto") -> tuple[Case, ...]:
             found[case.name + suffix] = replace(case, name=case.name + suffix)
     if level == "full":
         for rows, keys in tiling.sizes:
-            for case in _grid(rows, keys):
+            for case in _grid(rows, keys, tiling.slow):
                 found[case.name] = case
     return tuple(found.values())
 
@@ -114,7 +113,8 @@ def named(name: str, tiling: Tiling) -> Case:
     match = re.fullmatch(r"aimed-(\d+)x(\d+)-(\w+?)(-runs)?", name)
     if match and match[3] in VALUES:
         return aimed(int(match[1]), int(match[2]), match[3], bool(match[4]))
-    known = {case.name: case for case in cases(tiling, "full")}
+    fast = replace(tiling, slow=False)
+    known = {case.name: case for each in (fast, tiling) for case in cases(each, "full")}
     if name not in known:
         raise KeyError(f"no case named {name!r}; there are: {', '.join(case.name for case in cases(tiling))}")
     return known[name]
@@ -122,6 +122,7 @@ def named(name: str, tiling: Tiling) -> Case:
 
 def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     """For tiles of ``a`` query rows and ``b`` keys: edges, sizes, values and poisons."""
+    many = 12 if tiling.slow else 100  # tiles: sums over them show what is lost in each
     yield Case("several-tiles", 2 * a + 3, 3 * b + 5, 2, 2, 1, threads=3, runs=True, lse_gradient=True)
     yield from _edges(a, b)
     if tiling.stages:  # tiles come round to each place twice, and one is left over
@@ -134,8 +135,8 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     yield Case("shut-more-queries", a + 3, a // 2 + 1, 1, 2, 1, values="shut")
     yield Case("huge", 5, b + 9, 1, 4, 2, values="huge", where="fence")
     yield Case("huge-square", max(a - 1, 1), max(a - 1, 1), 1, 2, 1, values="huge")
-    yield Case("many-tiles", 2, tiling.many * b + 3, values="drift", runs=True, lse_gradient=True)
-    yield Case("many-rows", tiling.many * a + 3, 2, values="drift", lse_gradient=True)
+    yield Case("many-tiles", 2, many * b + 3, values="drift", runs=True, lse_gradient=True)
+    yield Case("many-rows", many * a + 3, 2, values="drift", lse_gradient=True)
     yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 2, 6, 2, where="permuted", runs=True)
     yield Case("one-query", 1, 2 * b + 1, 2, 6, 1, where="slice", threads=3)
     yield Case("one-query-whole-tiles", 1, 2 * b, 1, 2, 1)
@@ -164,13 +165,15 @@ def _edges(a: int, b: int) -> Iterator[Case]:
     yield Case("tile-minus-1", max(a - 1, 1), max(b - 1, 1), 2, 1, 1, where="gaps", runs=True, lse_gradient=True)
 
 
-def _grid(a: int, b: int) -> Iterator[Case]:
-    """Every pair of lengths around the tiles; values, memory and heads take turns."""
+def _grid(a: int, b: int, slow: bool) -> Iterator[Case]:
+    """Every pair of lengths around the tiles; memory and heads take turns, and so do values where kernels are slow."""
     rows, keys = {1, a - 1, a, a + 1, 2 * a + 1, 3 * a} - {0}, {1, b - 1, b, b + 1, 3 * b + 1} - {0}
     places = ("plain", "fence", "offset", "gaps", "permuted", "slice")
     groups = ((1, 1), (4, 2), (3, 1), (2, 2))
     for n, (q_len, kv_len) in enumerate(product(sorted(rows), sorted(keys))):
         for m, values in enumerate(VALUES):
+            if slow and (n + m) % len(VALUES):
+                continue
             heads, kv_heads = groups[(n + m) % len(groups)]
             yield Case(
                 f"q{q_len}-kv{kv_len}-{values}",
