@@ -88,6 +88,8 @@ class BackwardKernel:
         p.workspace = workspace.data_ptr() + offset
         self._backward(ctypes.byref(p))
         assert (workspace[:offset] == 0xFF).all() and (workspace[offset + size :] == 0xFF).all()
+        if p.d_sink:  # a canary after it too
+            assert got["d_sink"].as_strided((1,), (1,), got["d_sink"].numel()).isnan()
         del keep
         return got
 
@@ -135,7 +137,7 @@ class BackwardKernel:
             assert d_lse.dtype == torch.float32 and d_lse.is_contiguous()
             p.d_lse = d_lse.data_ptr()
         if sink is not None and (wanted is None or "d_sink" in wanted):
-            got["d_sink"] = torch.zeros(sink.shape)
+            got["d_sink"] = torch.full((sink.numel() + 1,), math.nan)[:-1].zero_()
             p.d_sink = got["d_sink"].data_ptr()
         for index, param in enumerate(self.variant.params):
             if not param.grad or param.name not in params:

@@ -20,7 +20,7 @@ from mutate import mutants  # noqa: E402
 from outcomes import SAME_CODE, SURVIVED, over_all  # noqa: E402
 from workers import INCLUDE, Worker, text_of  # noqa: E402
 
-SAMPLE = int(os.environ.get("FAGEN_MUTANTS", "30"))
+SAMPLE = int(os.environ.get("FAGEN_MUTANTS", "25"))
 SEED = 2
 
 
@@ -62,11 +62,11 @@ def test_weights_against_the_maximum_before_the_tile_are_found(worker):
 
 def test_kernels_without_a_mistake_are_not_found(worker):
     assert worker.faults_of_the_unchanged(["plain"]) == []
-    text = text_of("cpu/softmax.h")
-    assert worker.try_change("cpu/softmax.h", text + "\n") == SAME_CODE
+    text = text_of("forward:plain")
+    assert worker.try_change("forward:plain", text + "\n") == SAME_CODE
     # The same numbers by other code.
-    same = replaced(text, r"if \(now > largest\[r\]\)", "if (now >= largest[r])")
-    assert worker.try_change("cpu/softmax.h", same) == SURVIVED
+    same = replaced(text, r"rows == kRows(?=\) \{\n *multiply<Product, kRows, kKeyVectors)", "false")
+    assert worker.try_change("forward:plain", same) == SURVIVED
 
 
 def test_kernels_that_fail_as_they_are_are_no_measure(tmp_path):
@@ -141,7 +141,6 @@ def test_what_is_listed_as_equivalent_exists():
     assert not unknown, f"no such mutants: {unknown}"
 
 
-@pytest.mark.nightly  # two places of a kernel that read alike still share a key
 def test_every_mutant_is_counted_once():
     keys = [mutant.key for mutant in every]
     assert len(keys) == len(set(keys)) > 1000
@@ -154,14 +153,11 @@ def test_every_mutant_is_found_or_known_to_be_equivalent():
 
 
 every = program.all_mutants()
-chosen = program.sample(every, SAMPLE, SEED)
+# Of those that must be found: nightly, listed ones are tried as well, each on every subject.
+unlisted = [mutant for mutant in every if lists.listed().reason(mutant.key) is None]
+chosen = program.sample(unlisted, SAMPLE, SEED)
 
 
-@pytest.mark.nightly  # until those that survive in kernels have their reasons in equivalent/
 @pytest.mark.parametrize("mutant", chosen, ids=[f"{m.file}:{m.function}:{n}" for n, m in enumerate(chosen)])
-def test_a_mutant_is_found_or_known_to_be_equivalent(worker, mutant):
-    outcome, known = worker.try_mutant(mutant).outcome, lists.listed()
-    if known.named(mutant.key):
-        assert outcome in (SURVIVED, SAME_CODE)
-    else:
-        assert outcome != SURVIVED or known.reason(mutant.key), mutant.key
+def test_a_mutant_is_found(worker, mutant):
+    assert worker.try_mutant(mutant).outcome != SURVIVED, mutant.key

@@ -182,7 +182,7 @@ void attend_block(const ForwardParams& p, Block at, Tri admitted, const KeyTile&
   }
   weigh<Product, kTileKv, kValueWidth>(at.rows, at.keys, own.scores.x, own.scores.most, own.largest + row,
                                        own.total + row * kLanes, o, own.weights);
-  multiply_values(at.rows, at.keys, own.weights, tile.values + first * kKeyPanel / Product::kDepth * kValuePanel, o);
+  multiply_values(at.rows, at.keys, own.weights, tile.values, o);  // no mask: from the first key on
 }
 
 // Writes the rows of one head of an item, which start at `row` in the scratch; of scaled ones what is not finite yet.

@@ -48,6 +48,7 @@ FAULTS = {
     "half-overflow": "scores before scaling are float16",
     "wide-nan": "a NaN in one key reaches every row",
     "lost-nan": "a NaN in V is taken for 0",
+    "shrunk-values": "values are divided for the sake of large ones, which leaves nothing of the smallest",
     "strides": "k is read as if it were contiguous",
     "spill": "one element too many is written",
     "writes-input": "q is scaled in place",
@@ -114,9 +115,11 @@ class Planted:
         rows, keys = x.shape[-2:]
         start = -1e4 if self.has("sentinel") else -math.inf
         top = torch.full((*x.shape[:-1], 1), start)
-        total, o = torch.zeros_like(top), torch.zeros(*x.shape[:-1], variant.value_dim)
-        # Values whose sum may overflow before it is divided are made smaller.
-        shrink = 2.0**-32 if bool((args.v.abs() > 2.0**95).any()) else 1.0
+        # Values whose sum may overflow before it is divided are added in float64.
+        large = bool((args.v.abs() > 2.0**95).any())
+        shrink = 2.0**-32 if large and self.has("shrunk-values") else 1.0
+        wide = torch.float64 if large else torch.float32
+        total, o = torch.zeros_like(top), torch.zeros(*x.shape[:-1], variant.value_dim, dtype=wide)
         tiles = list(range(0, keys, self.tile))
         if self.has("first-tile"):
             tiles = tiles[1:]
@@ -131,13 +134,13 @@ class Planted:
             alpha = torch.exp(torch.where(new == -math.inf, 0.0, top - safe))
             total = total * (1.0 if self.has("no-rescale-sum") else alpha) + p.sum(-1, keepdim=True)
             o = o * (1.0 if self.has("no-rescale") else alpha)
-            p = p.to(dtype).float()
-            values = args.v[:, part] * shrink
+            p = p.to(dtype).to(wide)
+            values = (args.v[:, part] * shrink).to(wide)
             if self.has("lost-nan"):
                 values = values.nan_to_num(0.0)
             o = o + (p @ values if self.has("wide-nan") else weighted(p, values, allowed[..., part]))
             if self.has("bf16-accumulation"):
-                o = o.bfloat16().float()
+                o = o.bfloat16().to(wide)
             top = new
         if args.sink is not None and not self.has("no-sink"):
             extra = args.sink[:, None] * (args.scale if self.has("sink-scaled") else 1.0)

@@ -28,9 +28,9 @@ LARGE = 2.0**20
 
 # Which tensor holds something that is no number.
 #   unseen   NaN in every row of K and V that no query may see: nothing may change
-#   nan-key, inf-key, ...   in the first column of one row of that tensor and the last of the next ("upstream" is the
-#            gradient of o): it must reach exactly what sees the rows
-#   inf-row  in a key and its value: where the score is -inf, a weight of 0 times Inf is NaN
+#   nan-key, inf-key, ...   in two neighbouring rows of that tensor ("upstream" is the gradient of o), in the first
+#            column and, of one with NaN, the last: it must reach exactly what sees the rows
+#   inf-row  in one key and its value: where the score is -inf, a weight of 0 times Inf is NaN
 POISONS = (
     "unseen",
     *(f"{what}-{tensor}" for tensor in ("key", "value", "query", "upstream") for what in ("nan", "inf")),
@@ -132,9 +132,10 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     yield Case("spread", a + 5, 2 * b + 3, 1, 2, 2, values="spread", where="slice", lse_gradient=True)
     yield Case("large", a + 21, 2 * b + 9, 1, 4, 2, values="large", where="fence", runs=True, lse_gradient=True)
     yield Case("shut", a // 2 + 1, 2 * b + 5, 1, 4, 2, values="shut", runs=True)
-    yield Case("shut-more-queries", a + 3, a // 2 + 1, 1, 2, 1, values="shut")
+    yield Case("shut-more-queries", b + 3, b // 2 + 3, 1, 2, 1, values="shut")
     yield Case("huge", 5, b + 9, 1, 4, 2, values="huge", where="fence")
-    yield Case("huge-square", max(a - 1, 1), max(a - 1, 1), 1, 2, 1, values="huge")
+    # Two heads in one work item, each of several blocks of rows, the first of which see only small values.
+    yield Case("huge-square", max(a // 2 - 1, 3), max(a // 2 - 1, 3), 1, 2, 1, values="huge")
     yield Case("many-tiles", 2, many * b + 3, values="drift", runs=True, lse_gradient=True)
     yield Case("many-rows", many * a + 3, 2, values="drift", lse_gradient=True)
     yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 2, 6, 2, where="permuted", runs=True)
@@ -154,7 +155,8 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
         where = "gaps" if poison.startswith("nan-") else "fence" if poison == "inf-key" else "plain"
         runs = poison != "nan-key"
         yield Case(poison, a // 2 + 3, 2 * b + 3, 1, 2, 1, where=where, poison=poison, runs=runs)
-    yield Case("nan-value-early", a // 2 + 3, 2 * b + 3, 1, 2, 1, poison="nan-value", runs=True, early=True)
+    for poison in ("nan-value", "nan-upstream"):
+        yield Case(f"{poison}-early", a // 2 + 3, 2 * b + 3, 1, 2, 1, poison=poison, runs=True, early=True)
 
 
 def _edges(a: int, b: int) -> Iterator[Case]:

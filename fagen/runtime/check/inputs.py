@@ -203,7 +203,11 @@ def _poison(
     head = int(torch.randint(heads, (), generator=source))
     if case.poison == "inf-upstream":
         # Or the gradient of a score, the sum of Inf in both signs, would be whatever the order makes it.
-        tensors["value"][..., [0, -1]] = 0.0
-    for tensor in (tensors["key"], tensors["value"]) if name == "row" else (tensors[name],):
-        tensor[:, row, head, 0] = bad
-        tensor[:, row + 1 : row + 2, head, -1] = bad
+        tensors["value"][..., 0] = 0.0
+    if name == "row":
+        # One alone: beside another with a score of Inf, a capped score of -Inf would weigh less than float32 can say.
+        tensors["key"][:, row, head, 0], tensors["value"][:, row, head, 0] = bad, bad
+        return
+    # A tile that ends between the two has nothing but the one to tell that it holds any.
+    tensors[name][:, row, head, -1 if what == "nan" else 0] = bad
+    tensors[name][:, row + 1 : row + 2, head, 0] = bad

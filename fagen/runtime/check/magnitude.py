@@ -140,9 +140,10 @@ class Sizes:
                 (steepness,) = torch.autograd.grad(x.sum(), s, retain_graph=True, allow_unused=True)
                 slope = torch.zeros_like(s) if steepness is None else _clean(steepness)
         p = torch.exp(x.detach() - lse)
+        least = torch.full_like(p, self.tiny)  # of a weight; none where the mask admits none
         if mask is not None:
             allowed = Evaluator(block.names, args.params, self.dtype)(mask).expand(s.shape)
-            p = torch.where(allowed, p, 0.0)
+            p, least = torch.where(allowed, p, 0.0), torch.where(allowed, least, 0.0)
         p = torch.where(p.isfinite(), p, 0.0)
         gathered = args.scale * (q.square() @ k.square().mT).sqrt()
         noise = _SCORING * (_clean(x.detach()).abs() + slope.abs() * (_clean(s.detach()).abs() + gathered))
@@ -152,7 +153,7 @@ class Sizes:
 
         moved = (p * noise).square()
         around = moved @ v.square() - 2 * o * (moved @ v) + o.square() * moved.sum(-1, keepdim=True)
-        size_o = (p + self.tiny).square() @ v.square() + fine**2 * around.clamp(min=0.0)
+        size_o = (p + least).square() @ v.square() + fine**2 * around.clamp(min=0.0)
         self.squares["o"][here] += size_o
         self.squares["lse"][here] += moved.sum(-1, keepdim=True)
         if not self.gradients:

@@ -105,9 +105,10 @@ def _draw(param: Param, use: Usage, shape: tuple[int, ...], case: Case, generato
             steps = (values * _STEPS).round()
             values = torch.where(steps == 0, values.sign(), steps) / _STEPS
         if case.values == "shut" and use.added and shape:
-            values[torch.rand(shape, generator=generator) < 1.0 / 32.0] = -torch.inf
-            lines = values.view(-1, *shape[-1:])  # the first entry of each, and every third line whole
-            lines[:, :1], lines[1::3] = -torch.inf, -torch.inf
+            # By lines of the last dim: the first entry alone, all, the first alone, some.
+            lines = values.view(-1, *shape[-1:])
+            lines[::2, :1], lines[1::4] = -torch.inf, -torch.inf
+            lines[3::4][torch.rand(lines[3::4].shape, generator=generator) < 0.125] = -torch.inf
         return values.to(dtype)
     if param.dtype == "bool":
         low, high = 0, 2

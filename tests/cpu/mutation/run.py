@@ -33,6 +33,8 @@ def all_mutants() -> list[Mutant]:
     alike: dict[tuple[str, ...], list[Mutant]] = {}
     for name, subject in SUBJECTS.items():
         for direction, source in subject.sources.items():
+            if subject.forward_only and direction != "forward":
+                continue
             for mutant in mutants(f"{direction}:{name}", source.text):
                 # The two kernels of a variant ask the same mask of the same tiles.
                 side = "" if mutant.function in ("mask_test", "tile_test") else direction

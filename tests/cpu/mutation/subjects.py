@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,14 @@ class Subject:
     """A variant whose kernels are mutated. Tiles are small, so that few numbers cross many tiles.
 
     Its backward kernel takes ``rows`` query rows at a time and items of at most ``keys`` keys, in blocks of ``block``.
+    Where ``forward_only``, neither that nor headers are mutated for it.
     """
 
     variant: Variant
     rows: int
     keys: int
     block: int
+    forward_only: bool = False
 
     @cached_property
     def plan(self) -> Plan:
@@ -58,14 +60,16 @@ class Subject:
         return Tiling.of(self.plan.to_json())
 
     @cached_property
-    def prepared(self) -> list[tuple[Case, Inputs, Expected]]:
-        """All cases, most telling first, with what they should give: computed once, for all mutants."""
+    def cases(self) -> tuple[Case, ...]:
+        """What the check has for it, the most telling first."""
+        return cases(self.tiling)
+
+    @lru_cache  # noqa: B019  a subject lives as long as the process
+    def prepared(self, case: Case) -> tuple[Inputs, Expected]:
+        """A case's inputs and what they should give: computed once, for all mutants."""
         known = [tree for tree in trees(self.variant) if tree is not None]
-        found = []
-        for case in cases(self.tiling):
-            inputs = draw(self.variant, known, case, 0)
-            found.append((case, inputs, expect(self.variant, inputs, gradients=self.variant.backward)))
-        return found
+        inputs = draw(self.variant, known, case, 0)
+        return inputs, expect(self.variant, inputs, gradients=self.variant.backward)
 
 
 @kernels._PARALLEL_FOR
@@ -168,9 +172,19 @@ def _empty_like(tensor: Tensor) -> Tensor:
 
 
 def _subject(
-    name: str, head_dim: int, dtype: str, tiles: Tiles, *, rows: int, keys: int, block: int, **fields: Any
+    name: str,
+    head_dim: int,
+    dtype: str,
+    tiles: Tiles,
+    *,
+    rows: int,
+    keys: int,
+    block: int,
+    forward_only: bool = False,
+    **fields: Any,
 ) -> Subject:
-    return Subject(variant(name, head_dim, dtype, backward=True, tiles=tiles, **fields), rows, keys, block)
+    built = variant(name, head_dim, dtype, backward=True, tiles=tiles, **fields)
+    return Subject(built, rows, keys, block, forward_only)
 
 
 SUBJECTS: dict[str, Subject] = {
@@ -219,21 +233,35 @@ SUBJECTS: dict[str, Subject] = {
             block=32,
             value_dim=79,
             mask="causal and (kv < 64 or q - kv < 100) and kv // 32 % 3 != 2",
-            score="s + table[b, h, q % 3, kv % 5]",
-            params=(Param("table", "f32", ("B", "n", 3, 5), True),),
+            score="s + table[b, h, q % 5, kv % 3]",
+            params=(Param("table", "f32", ("B", "n", 5, 3), True),),
         ),
-        # Scores that an infinite product does not make infinite, but a param may, for a row whole.
+        # Scores that an infinite product does not make infinite, but a param may, for a row whole; a head dim one word
+        # short of a vector.
         _subject(
             "capped",
-            16,
+            15,
             "f32",
             Tiles(q=12, kv=32),
             rows=12,
             keys=64,
             block=32,
+            value_dim=16,
             mask="causal",
             score="softcap(4) + gate[h, i]",
             params=(Param("gate", "f32", ("H", "Sq"), True),),
+        ),
+        # Keys that are not the same for all heads of a work item.
+        _subject(
+            "heads",
+            16,
+            "f32",
+            Tiles(q=12, kv=32),
+            rows=12,
+            keys=32,
+            block=32,
+            mask="causal and q - kv < 16 * (h + 1)",
+            forward_only=True,
         ),
     )
 }

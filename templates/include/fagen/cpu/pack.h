@@ -8,8 +8,8 @@
 //
 // where the words of pack_rows' padded_width are whole vectors.
 // A word is one element as float32 (F32) or two that are adjacent along the product's inner dimension (Bf16Pairs);
-// words(n) = n / Product::kDepth. Each returns the largest magnitude it met, as the bits of a float32: at least
-// kInfinityBits if an element is Inf or NaN.
+// words(n) = n / Product::kDepth. pack_rows and pack_panels return the largest magnitude they met, as the bits of a
+// float32: at least kInfinityBits if an element is Inf or NaN.
 #pragma once
 #include <cstring>
 
@@ -119,25 +119,20 @@ inline void transpose(V (&v)[kLanes]) {
 
 // kPanel rows of the source a panel; padded_rows a multiple of it.
 template <class Product, int kPanel, class T>
-inline uint32_t pack_transposed(typename Product::Word* dst, int padded_rows, int padded_width, const Tile<T>& tile) {
+inline void pack_transposed(typename Product::Word* dst, int padded_rows, int padded_width, const Tile<T>& tile) {
   const int words = padded_width / Product::kDepth;
-  vu most = {};
   for (int r = 0; r < padded_rows; r += kLanes) {
     prefetch_rows(tile, r + kLanes, kLanes);
     typename Product::Word* column = dst + r / kPanel * kPanel * words + r % kPanel;
     for (int w = 0; w < words; w += kLanes) {
       typename Product::Vector block[kLanes];
       FAGEN_UNROLL
-      for (int i = 0; i < kLanes; ++i) {
-        block[i] = words_along(Product{}, tile, r + i, w * Product::kDepth);
-        most = larger_bits(most, magnitude(Product{}, block[i]));
-      }
+      for (int i = 0; i < kLanes; ++i) block[i] = words_along(Product{}, tile, r + i, w * Product::kDepth);
       transpose(block);
       const int steps = words - w < kLanes ? words - w : kLanes;
       for (int i = 0; i < steps; ++i) store(column + (w + i) * kPanel, block[i]);
     }
   }
-  return largest_bits(most);
 }
 
 // kPanel elements of the width a panel; padded_width a multiple of it.

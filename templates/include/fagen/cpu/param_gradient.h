@@ -1,6 +1,8 @@
 // Gradients of params that many work items add to. Each item adds up its own part, and the parts are added to the
 // gradient in the order of the items, whichever thread ran them.
 #pragma once
+#include <algorithm>
+
 #include "fagen/params.h"
 
 namespace fagen {
@@ -37,7 +39,7 @@ class PartOfGradient {
 
   // Zeros, in `sums`, as an array that is indexed like the gradient.
   ArrayView clear(Sum* sums) const {
-    for (int64_t n = 0; n < count(); ++n) sums[n] = 0;
+    std::fill_n(sums, count(), Sum{});
     ArrayView view = gradient_;
     int64_t stride = 1, first = 0;
     for (int axis = kMaxRank - 1; axis >= 0; --axis) {

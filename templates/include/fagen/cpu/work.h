@@ -22,7 +22,7 @@ struct Items {
 
   Items(const Shape& shape, int32_t threads, int32_t tile_rows)
       : q_len(static_cast<int32_t>(shape.q_len)),
-        group(shape.kv_heads > 0 ? static_cast<int32_t>(shape.heads / shape.kv_heads) : 0),
+        group(static_cast<int32_t>(shape.heads / shape.kv_heads)),
         tile_q(tile_rows),
         heads(1),
         head_parts(group),
