@@ -81,9 +81,9 @@ class KernelCode:
 
     ``declarations`` make the arrays of params, from a ``p`` that is ForwardParams or BackwardParams;
     ``grad_declarations`` those of gradients. ``score`` (results: x) is None where x is s; ``score_mask`` (results: x,
-    allowed) is None where there is no mask, as is ``mask`` (result: allowed). ``score_grad`` and ``score_grad_mask`` have the results x, d x / d s, one
-    factor for each entry of ``param_grads``, and, the latter, allowed; a result may be a scalar (such as ``1.0f``)
-    where it is one for the whole row, but x and allowed never are.
+    allowed) is None where there is no mask, as is ``mask`` (result: allowed). ``score_grad`` and ``score_grad_mask``
+    have the results x, d x / d s, one factor for each entry of ``param_grads``, and, the latter, allowed; a result may
+    be a scalar (such as ``1.0f``) where it is one for the whole row, but x and allowed never are.
 
     ``tile_test`` is the body of ``Tri tile_test(int32_t b, int32_t h, Span q, Span kv)``, ``key_ranges`` that of
     ``Ranges key_ranges(int32_t b, int32_t h, Span q)`` and ``query_ranges`` that of

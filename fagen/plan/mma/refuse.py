@@ -36,6 +36,7 @@ def too_large(variant: Variant, target: Target, forward: Forward) -> Iterator[Pr
     most = target.device.shared_per_block
     if forward.shared_bytes > most:
         yield Problem(
-            f"{variant.name}: its tiles need {forward.shared_bytes} bytes of shared memory, {target.name} has {most} a block",
+            f"{variant.name}: its tiles need {forward.shared_bytes} bytes of shared memory, "
+            f"{target.name} has {most} a block",
             hint="make tiles.q or tiles.kv smaller, or leave them out",
         )
