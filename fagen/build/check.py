@@ -205,4 +205,5 @@ def _lasting(report: VariantReport) -> dict[str, Any]:
 def _problem(report: VariantReport) -> Problem:
     _, _, *lines, repeat = explain(report)
     text = "; ".join(line.strip() for line in lines)
-    return Problem(f"{report.variant} computes a wrong number: {text}", hint=repeat.strip())
+    what = "has a fault" if report.failures[0].measure == "fault" else "computes a wrong number"
+    return Problem(f"{report.variant} {what}: {text}", hint=repeat.strip())
