@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from ..costs import ProblemSize
+from ..errors import FagenError, Problem
 from ..runtime.language import canonical, parse
 from ..runtime.reference import mask_matrix, trees
 from ..runtime.variant import Variant
@@ -51,6 +53,8 @@ def flex(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor]
     The mask and score functions are the variant's own expressions, walked while torch.compile traces them. On the CPU
     FlexAttention has no backward pass. What an earlier call compiled is forgotten: torch compiles a function anew only
     so many times, and then runs it as it stands.
+
+    Raises FagenError where torch lies under a path with a space, which its compiler does not put into quotes.
     """
     try:
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -58,6 +62,14 @@ def flex(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor]
         return None
     if variant.sink:
         return None
+    if " " in torch.__file__:
+        place = Path(torch.__file__).parent
+        raise FagenError(
+            Problem(
+                f"torch.compile does not work from a path with a space, {place}, and FlexAttention needs it",
+                hint="leave out --flex, or install torch elsewhere",
+            )
+        )
     group = size.heads // size.kv_heads
     offset = size.kv_len - size.q_len if variant.align == "bottom_right" else 0
     lengths = {"q_len": size.q_len, "kv_len": size.kv_len}

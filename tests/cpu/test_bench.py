@@ -133,6 +133,7 @@ def test_what_sdpa_cannot_do_it_is_not_asked_for() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(" " in torch.__file__, reason="torch.compile does not work from a path with a space")
 def test_flex_is_the_same_function() -> None:
     """Positions, key heads, a table read outside its extent, a function: compiled, once."""
     torch.manual_seed(0)
@@ -143,6 +144,12 @@ def test_flex_is_the_same_function() -> None:
     assert peer is not None and not peer.differentiable
     qkv = _inputs(of, SMALL)
     torch.testing.assert_close(peer.call(*qkv).double(), _expected(of, qkv, params), rtol=1e-4, atol=1e-5)
+
+
+def test_flex_is_refused_where_torch_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__file__", "/opt/my torch/torch/__init__.py")
+    with pytest.raises(FagenError, match="a path with a space, /opt/my torch/torch"):
+        peers.flex(variant("causal"), SMALL, {})
 
 
 POINTS = points(40)
