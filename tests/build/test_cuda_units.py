@@ -149,8 +149,8 @@ def test_targets_of_one_card_alone(fake: Nvcc) -> None:
 
 
 def test_paths_of_sources_elsewhere_are_left_out() -> None:
-    text = '\t.file\t1 "/work/a b/x.cu"\n\t.file\t2 "/cuda/include/../include/y.h"\n.loc 1 2 3\n'
-    assert relative(text, "/work/a b") == '\t.file\t1 "x.cu"\n\t.file\t2 "y.h"\n.loc 1 2 3\n'
+    text = '\t.file\t1 "/src/a b/x.cu"\n\t.file\t2 "/cuda/include/../include/y.h"\n.loc 1 2 3\n'
+    assert relative(text, "/src/a b") == '\t.file\t1 "x.cu"\n\t.file\t2 "y.h"\n.loc 1 2 3\n'
 
 
 ERRORS = {

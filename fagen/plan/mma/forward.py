@@ -19,7 +19,8 @@ class Forward:
     """Sizes of the forward kernel; see the constants at the top of a rendered one.
 
     ``tile_q`` query rows a block of threads, which are ``threads`` in ``warps`` warps; ``tile_kv`` keys a tile, of
-    which ``stages`` are in shared memory, ``shared_bytes`` in all; ``blocks_per_sm`` is what registers are allotted for.
+    which ``stages`` are in shared memory, ``shared_bytes`` in all; ``blocks_per_sm`` is what registers are allotted
+    for.
     """
 
     tile_q: int
