@@ -59,6 +59,9 @@ inline s64 low24(T a) {
 }
 template <typename T>
 inline T mul24_lo(T a, T b) { return static_cast<T>(low24(a) * low24(b)); }
+inline s32 mad24_hi_sat(s32 a, s32 b, s32 c) {
+  return add_sat(static_cast<s32>(low24(a) * low24(b) >> 16), c);
+}
 template <typename T>
 inline T mul24_hi(T a, T b) { return static_cast<T>(low24(a) * low24(b) >> 16); }
 template <typename T>

@@ -288,7 +288,10 @@ void atomic(Thread& t, Space space, u64 address, Atomic what, Type type, const v
   switch (type) {
     case Type::kF32: {
       const float x = take<float>(range.data), y = take<float>(a);
-      const float now = what == Atomic::kAdd ? x + y : what == Atomic::kMin ? f_min<false>(x, y)
+      // Additions in global memory flush subnormals, those in shared memory do not.
+      const bool flush = range.space == Space::kGlobal;
+      const float now = what == Atomic::kAdd ? (flush ? out<true, false>(flushed(x) + flushed(y)) : canonical(x + y))
+                        : what == Atomic::kMin ? f_min<false>(x, y)
                         : what == Atomic::kMax ? f_max<false>(x, y) : y;
       std::memcpy(range.data, &now, 4);
       break;

@@ -131,16 +131,93 @@ void multiply(Warp& warp, Shape s, s32 a_element, s32 b_element, s32 c_element, 
   }
 }
 
+// One-bit elements: the sum counts the bits of a & b, or of a ^ b. A register holds 32 elements of a row.
+void multiply_bits(Warp& warp, Shape s, bool both) {
+  const s32 rows = s.m / 8, a_count = rows * s.k / 128, b_count = s.k / 128, d_count = 2 * rows;
+  u32 a[kMostRows][8], b[8][8];
+  for (u32 lane = 0; lane < kLanes; ++lane) {
+    const s32 g = static_cast<s32>(lane) / 4, t = static_cast<s32>(lane) % 4;
+    for (s32 r = 0; r < a_count; ++r) {
+      a[rows == 2 ? g + 8 * (r % 2) : g][4 * (r / rows) + t] = operand<u32>(warp, lane, d_count + r);
+    }
+    for (s32 r = 0; r < b_count; ++r) b[g][4 * r + t] = operand<u32>(warp, lane, d_count + a_count + r);
+  }
+  for (u32 lane = 0; lane < kLanes; ++lane) {
+    const s32 g = static_cast<s32>(lane) / 4, t = static_cast<s32>(lane) % 4;
+    for (s32 i = 0; i < d_count; ++i) {
+      u32 sum = operand<u32>(warp, lane, d_count + a_count + b_count + i);
+      for (s32 word = 0; word < s.k / 32; ++word) {
+        const u32 x = a[g + 8 * (i / 2)][word], y = b[2 * t + i % 2][word];
+        sum += popc(both ? x & y : x ^ y);
+      }
+      if (has_operand(warp, lane, i)) operand<u32>(warp, lane, i) = sum;
+    }
+  }
+}
+
 }  // namespace
 
-// Operands: D, A, B, C, each its registers; detail: m | n << 8 | k << 16, a | b << 8, d | c << 8, satfinite.
+// Volta's shape: lanes l, l + 1, l + 2, l + 3 and those 16 above them, l a multiple of 4, share a product of 8 by 8 by 4.
+// Operands: D, A, B, C, each its registers; detail: A by rows? | B by rows? << 1, D of float32? | C << 1.
+FAGEN_COLLECTIVE fagen_mma_quads(Machine&, Warp& warp, u32, const Collective& op) {
+  const bool a_rows = op.detail[0] & 1, b_rows = op.detail[0] >> 1, d_wide = op.detail[1] & 1, c_wide = op.detail[1] >> 1;
+  const s32 d_count = d_wide ? 8 : 4;
+  const auto half_of = [&](u32 lane, s32 first, s32 i) {
+    return widened_f16(static_cast<u16>(operand<u32>(warp, lane, first + i / 2) >> (16 * (i % 2))));
+  };
+  for (u32 quad = 0; quad < 16; quad += 4) {
+    float a[8][4], b[4][8];
+    for (u32 n = 0; n < 8; ++n) {
+      const u32 lane = quad + n % 4 + (n < 4 ? 0 : 16);
+      const s32 within = static_cast<s32>(n % 4), upper = n < 4 ? 0 : 4;
+      for (s32 i = 0; i < 4; ++i) {
+        const float x = half_of(lane, d_count, i), y = half_of(lane, d_count + 2, i);
+        (a_rows ? a[within + upper][i] : a[i + upper][within]) = x;
+        (b_rows ? b[within][i + upper] : b[i][within + upper]) = y;
+      }
+    }
+    for (u32 n = 0; n < 8; ++n) {
+      const u32 lane = quad + n % 4 + (n < 4 ? 0 : 16);
+      const s32 within = static_cast<s32>(n % 4), upper = n < 4 ? 0 : 4;
+      // Accumulators of float32 lie otherwise than those of f16.
+      const auto place = [&](bool wide, s32 i) {
+        return wide ? std::pair<s32, s32>((within & 1) + (i & 2) + upper, (i & 4) + (within & 2) + (i & 1))
+                    : std::pair<s32, s32>(within + upper, i);
+      };
+      u32 out[8];
+      for (s32 i = 0; i < 8; ++i) {
+        const auto [row, column] = place(d_wide, i);
+        float sum = 0;
+        for (s32 k = 0; k < 4; ++k) sum += a[row][k] * b[k][column];
+        float start = 0;
+        if (c_wide == d_wide) {
+          start = c_wide ? f32(operand<u32>(warp, lane, d_count + 4 + i)) : half_of(lane, d_count + 4, i);
+        } else {
+          // C is f16 and D float32: another lane may hold this element of C.
+          for (u32 other = 0; other < 8; ++other) {
+            const s32 others_row = static_cast<s32>(other % 4) + (other < 4 ? 0 : 4);
+            if (others_row == row) start = half_of(quad + other % 4 + (other < 4 ? 0 : 16), d_count + 4, column);
+          }
+        }
+        out[i] = d_wide ? bits(canonical(sum + start)) : encode(static_cast<double>(sum) + start, kF16, Round::kNearestEven);
+      }
+      for (s32 r = 0; r < d_count; ++r) {
+        if (has_operand(warp, lane, r)) operand<u32>(warp, lane, r) = d_wide ? out[r] : out[2 * r] | out[2 * r + 1] << 16;
+      }
+    }
+  }
+}
+
+// Operands: D, A, B, C, each its registers; detail: m | n << 8 | k << 16, a | b << 8, d | c << 8, satfinite | .and << 1.
 FAGEN_COLLECTIVE fagen_mma(Machine&, Warp& warp, u32, const Collective& op) {
   const Shape s{op.detail[0] & 0xff, op.detail[0] >> 8 & 0xff, op.detail[0] >> 16};
   const s32 a = op.detail[1] & 0xff, b = op.detail[1] >> 8, d = op.detail[2] & 0xff, c = op.detail[2] >> 8;
   if (a == kEF64) {
     multiply_f64(warp, s);
+  } else if (a == kEB1) {
+    multiply_bits(warp, s, op.detail[3] >> 1 & 1);
   } else if (d == kES32) {
-    const bool clamp = op.detail[3] != 0;
+    const bool clamp = op.detail[3] & 1;
     multiply<s32, s64>(
         warp, s, a, b, c, d, integral, [](u32 pattern, s32) { return static_cast<s64>(static_cast<s32>(pattern)); },
         [clamp](s64 sum, s64 start, s32) {

@@ -10,6 +10,13 @@ namespace fagen::emulate {
 
 // ---- float32 and float64
 
+// abs and neg, of 16-bit formats too: NaN is one pattern.
+template <int kMantissa>
+inline u32 signed_as(u32 magnitude, u32 sign) {
+  const u32 nan = kMantissa == 23 ? 0x7fffffffu : 0x7fffu;
+  const u32 infinity = nan >> kMantissa << kMantissa;
+  return magnitude > infinity ? nan : magnitude | sign;
+}
 template <typename F>
 inline F canonical(F x) {  // NaN results are one pattern
   if constexpr (sizeof(F) == 4) return x != x ? as<float>(0x7fffffffu) : x;
@@ -84,6 +91,9 @@ inline F f_max(F a, F b) {
   if (a == b) return std::signbit(a) ? b : a;
   return a > b ? a : b;
 }
+inline float xorsign(float x, float a, float b) {
+  return x != x ? canonical(x) : std::copysign(x, std::signbit(a) != std::signbit(b) ? -1.0f : 1.0f);
+}
 // The approximations of the special-function unit are given the exact value, rounded: within what the ISA allows.
 inline float approx_ex2(float x) { return static_cast<float>(std::exp2(static_cast<double>(x))); }
 inline float approx_lg2(float x) { return static_cast<float>(std::log2(static_cast<double>(x))); }
@@ -93,12 +103,18 @@ inline float approx_tanh(float x) { return static_cast<float>(std::tanh(static_c
 inline float approx_rcp(float x) { return static_cast<float>(1.0 / static_cast<double>(x)); }
 inline float approx_sqrt(float x) { return static_cast<float>(std::sqrt(static_cast<double>(x))); }
 inline float approx_rsqrt(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
+inline float full_div(float a, float b) { return static_cast<float>(static_cast<double>(a) / static_cast<double>(b)); }
 inline float approx_div(float a, float b) {
   // 2^126 < |b| < 2^128: the quotient is zero, or NaN of an infinite dividend.
   const float size = std::fabs(b);
-  if (size > 8.5070592e37f && std::isfinite(b)) return std::isinf(a) ? as<float>(0x7fffffffu) : std::copysign(0.0f, a) * (b < 0 ? -1.0f : 1.0f);
-  return static_cast<float>(static_cast<double>(a) / static_cast<double>(b));
+  if (size > 8.5070592e37f && std::isfinite(b) && a == a) return std::isinf(a) ? as<float>(0x7fffffffu) : std::copysign(0.0f, a) * (b < 0 ? -1.0f : 1.0f);
+  return full_div(a, b);
 }
+// Of float64, by the upper 32 bits alone.
+inline double upper32(double x) { return f64(bits(x) >> 32 << 32); }
+inline double flushed(double x) { return std::fabs(x) < 2.2250738585072014e-308 ? std::copysign(0.0, x) : x; }
+inline double approx_rcp64(double x) { return upper32(flushed(1.0 / flushed(upper32(x)))); }
+inline double approx_rsqrt64(double x) { return upper32(flushed(1.0 / std::sqrt(flushed(upper32(x))))); }
 enum class Test : u8 { kFinite, kInfinite, kNumber, kNotANumber, kNormal, kSubnormal };
 template <typename F>
 inline bool testp(F x, Test test) {
@@ -107,7 +123,7 @@ inline bool testp(F x, Test test) {
     case Test::kInfinite: return std::isinf(x);
     case Test::kNumber: return x == x;
     case Test::kNotANumber: return x != x;
-    case Test::kNormal: return std::isnormal(x);
+    case Test::kNormal: return x == F(0) || std::isnormal(x);
     case Test::kSubnormal: return x != F(0) && std::isfinite(x) && !std::isnormal(x);
   }
   return false;
@@ -132,7 +148,12 @@ template <typename H, bool kFlush, bool kSat, bool kRelu>
 inline u16 h_out(double x, int beyond) {
   u16 out = static_cast<u16>(encode(x, H::format, Round::kNearestEven, false, beyond));
   const bool nan = x != x;
-  if (kFlush) out = flush16<H>(out);
+  if (kFlush) {
+    // What would be below the normal numbers if exponents had no end, and not what this format rounds up to them.
+    constexpr double smallest = H::format.exponent_bits == 5 ? 0x1p-14 : 0x1p-126;
+    const double magnitude = std::fabs(x), limit = smallest - smallest * (H::format.mantissa_bits == 10 ? 0x1p-12 : 0x1p-9);
+    if (magnitude < limit || (magnitude == limit && beyond < 0)) out &= 0x8000u;
+  }
   if (kSat) out = nan || out & 0x8000u ? 0 : H::value(out) > 1.0 ? static_cast<u16>(encode(1.0, H::format, Round::kNearestEven)) : out;
   if (kRelu && !nan && out & 0x8000u) out = 0;
   return out;
@@ -214,6 +235,33 @@ inline F from_integer(T x, Round mode) {
   if (mode == Round::kNearestEven) return static_cast<F>(x);
   volatile T held = x;
   return rounded_as<F>(mode, [&] { return static_cast<F>(held); });
+}
+// A 64-bit integer as a double whose last bit tells whether bits were lost: rounds to 16-bit formats as the integer does.
+template <typename T>
+inline double sticky_double(T x) {
+  const bool negative = is_signed_int<T> && x < 0;
+  u64 magnitude = negative ? ~static_cast<u64>(x) + 1 : static_cast<u64>(x);
+  if (magnitude >> 53 != 0) magnitude = (magnitude & ~u64{0x7ff}) | static_cast<u64>((magnitude & 0x7ff) != 0) << 11;
+  const double value = static_cast<double>(magnitude);
+  return negative ? -value : value;
+}
+// NaN of a float64 keeps its sign and the upper bits of its payload.
+inline u32 narrowed_nan(double x, Format f) {
+  const u64 pattern = bits(x);
+  const u32 exponent = ((1u << f.exponent_bits) - 1) << f.mantissa_bits, quiet = 1u << (f.mantissa_bits - 1);
+  const u32 payload = static_cast<u32>(pattern << 12 >> (64 - f.mantissa_bits));
+  return static_cast<u32>(pattern >> 63) << (f.width() - 1) | exponent | quiet | payload;
+}
+// .rna of tf32, by integers, as the hardware does it: NaN loses its lower bits, and may become infinity.
+inline u32 tf32_away(u32 x, bool saturate) {
+  const u32 rounded = ((x & 0x7fffffffu) > 0x7f800000u ? x : x + 0x1000u) & 0xffffe000u;
+  return saturate && (rounded & 0x7fffffffu) >= 0x7f800000u ? rounded - 0x2000u : rounded;
+}
+// cvt.pack: two integers, clamped, as the lowest `width` bits each of what is shifted up.
+inline u32 pack_pair(s32 a, s32 b, u32 c, u32 width, bool is_signed) {
+  const s64 low = is_signed ? -(s64{1} << (width - 1)) : 0, high = (s64{1} << (is_signed ? width - 1 : width)) - 1;
+  const auto clamp = [&](s64 x) { return static_cast<u32>(x < low ? low : x > high ? high : x) & ((1u << width) - 1); };
+  return (width == 16 ? 0 : c << (2 * width)) | clamp(a) << width | clamp(b);
 }
 inline double rounded_to_integer(double x, Round mode) {
   switch (mode) {

@@ -28,7 +28,8 @@ def _value(e: Emitter, operand: object, kind: str, flush: bool) -> str:
 def _cvt(e: Emitter, i: Instruction) -> None:
     m = Modifiers(i)
     if "pack" in m.left():
-        raise refused(i, "cvt.pack is not built")
+        _pack(e, i, m)
+        return
     source, to = m.last(), m.last()
     mode = m.choice("rna", "rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rs", default="")
     if mode == "rs":
@@ -58,6 +59,8 @@ def _cvt(e: Emitter, i: Instruction) -> None:
         value = f"decode(u32({x}) >> {{}} & 0xffu, {form})"
         part = f"narrow({value}, {_NARROW[to[:-2]]}, Round::kNearestEven, false, {_truth(relu)})"
         e.write(first, f"({part.format(8)} << 16 | {part.format(0)})", "b32")
+    elif to == "tf32" and mode == "rna":
+        e.write(first, f"tf32_away({e.read(i.operands[1], 'b32')}, {_truth(finite)})", "b32")
     elif to == "tf32":
         value = _value(e, i.operands[1], "f32", flush)
         e.write(first, f"(narrow({value}, kTf32, {ROUND[mode]}, {_truth(finite)}, {_truth(relu)}) << 13)", "b32")
@@ -69,14 +72,15 @@ def _cvt(e: Emitter, i: Instruction) -> None:
                 return
             value = _value(e, i.operands[1], source, flush)
         else:
-            value = f"static_cast<double>({e.read(i.operands[1], source)})"
-            if type_bytes(source) == 8 and to == "bf16":
-                # Rounded once: a double does not hold every 64-bit integer, but f16 saturates long before.
-                raise refused(i, "64-bit integers to bf16 are not built")
+            exact = "sticky_double" if type_bytes(source) == 8 else "static_cast<double>"
+            value = f"{exact}({e.read(i.operands[1], source)})"
         out = f"u16(narrow({value}, {_NARROW[to]}, {ROUND[mode or 'rn']}, {_truth(finite)}, {_truth(relu)}))"
         if sat:
             form = "Half" if to == "f16" else "Bfloat"
             out = f"h_out<{form}, {_truth(flush)}, true, false>({form}::value({out}), 0)"
+        if source == "f64":
+            x = e.read(i.operands[1], "f64")
+            out = f"u16({x} != {x} ? narrowed_nan({x}, {_NARROW[to]}) : {out})"
         e.write(first, out, "b16")
     elif to in ("f32", "f64") and is_float(source):
         _between(e, i, source, to, mode, flush, sat)
@@ -94,18 +98,40 @@ def _cvt(e: Emitter, i: Instruction) -> None:
         e.write(first, f"clamped<{t}>({x})" if sat else f"static_cast<{t}>({x})", to)
 
 
+def _pack(e: Emitter, i: Instruction, m: Modifiers) -> None:
+    """Two saturated integers in one register, shifted into it where they are of a byte or less."""
+    m.flag("pack")
+    m.choice("sat")
+    left = m.left()
+    kind = next((each for each in left if each != "s32" and each != "b32"), "")
+    for name in (kind, "s32", "b32"):
+        m.flag(name)
+    m.done()
+    width, rest = int(kind[1:]), i.operands[3:]
+    a, b = (e.read(operand, "s32") for operand in i.operands[1:3])
+    c = e.read(rest[0], "b32") if rest else "0u"
+    e.write(i.operands[0], f"pack_pair({a}, {b}, {c}, {width}, {_truth(kind[0] == 's')})", "b32")
+
+
 def _integer(e: Emitter, i: Instruction, source: str) -> str:
     t = ("s" if source[0] == "s" else "u") + source[1:]
     return f"{t}({e.read(i.operands[1], source)})"
 
 
 def _between(e: Emitter, i: Instruction, source: str, to: str, mode: str, flush: bool, sat: bool) -> None:
+    if (source, to, flush, sat) == ("bf16", "f32", False, False):  # the pattern as it is, NaN too
+        e.write(i.operands[0], f"(u32({e.read(i.operands[1], 'b16')}) << 16)", "b32")
+        return
     value = _value(e, i.operands[1], source, flush)
     if mode in ("rni", "rzi", "rmi", "rpi"):
         value = f"rounded_to_integer({value}, {ROUND[mode]})"
         mode = "rn"
     if to == "f32":
-        value = f"narrowed({value}, {ROUND[mode or 'rn']})"
-        e.write(i.operands[0], f"out<{_truth(flush)}, {_truth(sat)}>({value})", "f32")
+        value = f"out<{_truth(flush)}, {_truth(sat)}>(narrowed({value}, {ROUND[mode or 'rn']}))"
+        if source == "f64" and not sat:
+            x = e.read(i.operands[1], "f64")
+            e.write(i.operands[0], f"({x} != {x} ? narrowed_nan({x}, kSingle) : bits({value}))", "b32")
+        else:
+            e.write(i.operands[0], value, "f32")
     else:
         e.write(i.operands[0], f"out<false, {_truth(sat)}>({value})", "f64")

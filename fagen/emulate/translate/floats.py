@@ -18,14 +18,6 @@ ROUND = {
     "rmi": "Round::kDown",
     "rpi": "Round::kUp",
 }
-_ABS = {
-    "f16": 0x7FFF,
-    "bf16": 0x7FFF,
-    "f16x2": 0x7FFF7FFF,
-    "bf16x2": 0x7FFF7FFF,
-    "f32": 0x7FFFFFFF,
-    "f64": (1 << 63) - 1,
-}
 
 
 def is_float(kind: str) -> bool:
@@ -42,8 +34,8 @@ def float_arithmetic(e: Emitter, i: Instruction) -> None:
     m = Modifiers(i)
     kind = m.last()
     if kind == "f32x2":
-        raise refused(i, "pairs of float32 are not built")
-    if i.opcode in ("abs", "neg"):
+        _two(e, i, m)
+    elif i.opcode in ("abs", "neg"):
         _sign(e, i, m, kind)
     elif i.opcode in ("min", "max"):
         _extreme(e, i, m, kind)
@@ -62,16 +54,30 @@ def _wide(e: Emitter, i: Instruction, m: Modifiers, kind: str) -> None:
     values = [f"in<{_truth(flush)}>({e.read(operand, kind)})" for operand in i.operands[1:]]
     if i.opcode == "sub":
         values[1] = f"-{values[1]}"
-    call = f"approx_div({', '.join(values)})" if approx else f"{name}<{mode}>({', '.join(values)})"
+    name = f"{approx}_div" if approx else f"{name}<{mode}>"
+    call = f"{name}({', '.join(values)})"
     e.write(i.operands[0], f"out<{_truth(flush)}, {_truth(sat)}>({call})", kind)
+
+
+def _two(e: Emitter, i: Instruction, m: Modifiers) -> None:
+    """Two float32 in 64 bits."""
+    flush, mode = m.flag("ftz"), ROUND[m.choice("rn", "rz", "rm", "rp", default="rn")]
+    name = {"add": "f_add", "sub": "f_add", "mul": "f_mul", "fma": "f_fma"}[i.opcode]
+    e.line(f"{{ const u64 x[] = {{{', '.join(e.read(operand, 'b64') for operand in i.operands[1:])}}}; u64 y = 0;")
+    values = [f"in<{_truth(flush)}>(f32(u32(x[{n}] >> shift)))" for n in range(len(i.operands) - 1)]
+    if i.opcode == "sub":
+        values[1] = f"-{values[1]}"
+    value = f"out<{_truth(flush)}, false>({name}<{mode}>({', '.join(values)}))"
+    e.line(f"for (int shift = 0; shift < 64; shift += 32) y |= u64(bits({value})) << shift;")
+    e.write(i.operands[0], "y", "b64")
+    e.line("}")
 
 
 def _half(e: Emitter, i: Instruction, m: Modifiers, kind: str) -> None:
     m.flag("rn")
     form = "Bfloat" if kind.startswith("bf") else "Half"
     flush, sat, relu, oob = m.flag("ftz"), m.flag("sat"), m.flag("relu"), m.flag("oob")
-    if oob:
-        raise refused(i, ".oob is not built")
+    del oob  # what is special about it is a NaN of tensor copies, which are not built
     flags = f"{form}, {_truth(flush)}, {_truth(sat)}"
     pair = kind.endswith("x2")
     names = ("x", "y", "z")[: len(i.operands) - 1]
@@ -97,22 +103,20 @@ def _each(e: Emitter, i: Instruction, names: tuple[str, ...], body: str, pair: b
 
 
 def _sign(e: Emitter, i: Instruction, m: Modifiers, kind: str) -> None:
-    flush = m.flag("ftz")
-    size = {"f32": 32, "f64": 64, "f16": 16, "bf16": 16}.get(kind, 32)
-    suffix = "ull" if size == 64 else "u"
-    bits = e.read(i.operands[1], f"b{size}")
-    if flush and kind == "f32":
-        bits = f"bits(flushed({e.read(i.operands[1], 'f32')}))"
-    elif flush:
-        bits = (
-            f"each_half({bits}, [](u16 x) {{ return flush16<Half>(x); }})"
-            if kind.endswith("x2")
-            else f"flush16<Half>({bits})"
-        )
-    mask = _ABS[kind]
-    full = (1 << size) - 1
-    changed = f"({bits} & {hex(mask)}{suffix})" if i.opcode == "abs" else f"({bits} ^ {hex(full ^ mask)}{suffix})"
-    e.write(i.operands[0], changed, f"b{size}")
+    flush, absolute = m.flag("ftz"), i.opcode == "abs"
+    if kind == "f64":
+        x = e.read(i.operands[1], "b64")
+        e.write(i.operands[0], f"({x} & ~(1ull << 63))" if absolute else f"({x} ^ 1ull << 63)", "b64")
+        return
+    if kind == "f32":
+        x = f"bits(flushed({e.read(i.operands[1], 'f32')}))" if flush else e.read(i.operands[1], "b32")
+        sign = "0" if absolute else f"~{x} & 0x80000000u"
+        e.write(i.operands[0], f"signed_as<23>({x} & 0x7fffffffu, {sign})", "b32")
+        return
+    x = f"flush16<{'Bfloat' if kind.startswith('bf') else 'Half'}>(x)" if flush else "x"
+    mantissa, sign = 7 if kind.startswith("bf") else 10, "0" if absolute else "~x & 0x8000u"
+    body = f"static_cast<u16>(signed_as<{mantissa}>({x} & 0x7fffu, {sign}))"
+    _each(e, i, ("x",), body, kind.endswith("x2"))
 
 
 def _extreme(e: Emitter, i: Instruction, m: Modifiers, kind: str) -> None:
@@ -129,13 +133,14 @@ def _extreme(e: Emitter, i: Instruction, m: Modifiers, kind: str) -> None:
         for value in values[1:]:
             call = f"f_{i.opcode}<{_truth(nan)}>({call}, {value})"
         if xor:
-            call = f"std::copysign({call}, (std::signbit({given[0]}) != std::signbit({given[1]})) ? -1.0f : 1.0f)"
+            call = f"xorsign({call}, {given[0]}, {given[1]})"
         e.write(i.operands[0], call, kind)
         return
     form = "Bfloat" if kind.startswith("bf") else "Half"
     x, y = ("x", "y") if not flush else (f"flush16<{form}>(x)", f"flush16<{form}>(y)")
     if absolute:
-        body = f"u16(h_{i.opcode}<{form}, {_truth(nan)}>({x} & 0x7fffu, {y} & 0x7fffu) | ((x ^ y) & 0x8000u))"
+        value = f"h_{i.opcode}<{form}, {_truth(nan)}>({x} & 0x7fffu, {y} & 0x7fffu)"
+        body = f"static_cast<u16>(signed_as<{form}::format.mantissa_bits>({value}, (x ^ y) & 0x8000u))"
     else:
         body = f"h_{i.opcode}<{form}, {_truth(nan)}>({x}, {y})"
     if len(operands) > 2:
@@ -172,8 +177,10 @@ def _special(e: Emitter, i: Instruction) -> None:
         call = f"f_div<{ROUND[mode]}>({one}, {a})"
     elif mode and i.opcode == "sqrt":
         call = f"f_sqrt<{ROUND[mode]}>({a})"
+    elif kind == "f64" and (flush or i.opcode == "rcp"):
+        call = f"approx_{i.opcode}64({a})"
     elif kind == "f64":
-        call = {"rcp": f"(1.0 / {a})", "rsqrt": f"(1.0 / std::sqrt({a}))"}[i.opcode]
+        call = {"rsqrt": f"(1.0 / std::sqrt({a}))"}[i.opcode]
     else:
         del approx  # tanh.approx, ex2.approx, ...: there is no other form
         call = f"approx_{i.opcode}({a})"

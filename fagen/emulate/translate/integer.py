@@ -15,13 +15,16 @@ def _cpp(kind: str) -> str:
     return f"{'s' if kind.startswith('s') else 'u'}{8 * type_bytes(kind)}"
 
 
-def _each16(e: Emitter, i: Instruction, name: str, kind: str) -> bool:
+def _each16(e: Emitter, i: Instruction, m: Modifiers, name: str, kind: str) -> bool:
     """Two 16-bit integers in 32 bits (u16x2, s16x2): add, min, max."""
     if kind not in ("u16x2", "s16x2"):
         return False
     t = "s16" if kind[0] == "s" else "u16"
     a, b = (e.read(operand, "u32") for operand in i.operands[1:3])
-    body = f"static_cast<u16>({name}<{t}>(static_cast<{t}>(x), static_cast<{t}>(y)))"
+    body = f"{name}<{t}>(static_cast<{t}>(x), static_cast<{t}>(y))"
+    if m.flag("relu"):
+        body = f"larger<s16>({body}, 0)"
+    body = f"static_cast<u16>({body})"
     e.write(i.operands[0], f"each_half({a}, {b}, [](u16 x, u16 y) {{ return {body}; }})", "u32")
     return True
 
@@ -38,7 +41,7 @@ def _add(e: Emitter, i: Instruction) -> None:
     elif m.flag("sat"):
         a, b = (e.read(operand, "s32") for operand in i.operands[1:])
         e.write(i.operands[0], f"{i.opcode}_sat({a}, {b})", "s32")
-    elif not _each16(e, i, i.opcode, kind):
+    elif not _each16(e, i, m, i.opcode, kind):
         a, b = (e.read(operand, kind) for operand in i.operands[1:])
         e.write(i.operands[0], f"{i.opcode}<{_cpp(kind)}>({a}, {b})", kind)
     m.done()
@@ -117,10 +120,13 @@ def _madc(e: Emitter, i: Instruction) -> None:
 @translates("mul24", "mad24")
 def _mul24(e: Emitter, i: Instruction) -> None:
     m = Modifiers(i)
-    kind, part = m.last(), m.choice("lo", "hi")
+    kind, part, sat = m.last(), m.choice("lo", "hi"), m.flag("sat")
     m.done()
     t = _cpp(kind)
     a, b, *c = (e.read(operand, kind) for operand in i.operands[1:])
+    if sat:
+        e.write(i.operands[0], f"mad24_hi_sat({a}, {b}, {c[0]})", kind)
+        return
     product = f"mul24_{part}<{t}>({a}, {b})"
     e.write(i.operands[0], f"add<{t}>({product}, {c[0]})" if c else product, kind)
 
@@ -145,7 +151,7 @@ def _min(e: Emitter, i: Instruction) -> None:
         float_arithmetic(e, i)
         return
     name = "smaller" if i.opcode == "min" else "larger"
-    if _each16(e, i, name, kind):
+    if _each16(e, i, m, name, kind):
         m.done()
         return
     relu = m.flag("relu")

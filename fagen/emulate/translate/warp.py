@@ -174,6 +174,9 @@ _BITS = {
 @translates("mma")
 def _mma(e: Emitter, i: Instruction) -> None:
     m = Modifiers(i)
+    both, differ = m.flag("and"), m.flag("xor")
+    if both or differ:
+        m.choice("popc")
     c, b, a, d = m.last(), m.last(), m.last(), m.last()
     for name in ("sync", "aligned"):
         m.choice(name)
@@ -197,7 +200,8 @@ def _mma(e: Emitter, i: Instruction) -> None:
     m.done()
     mm, nn, kk = (int(part) for part in shape.replace("m", "").replace("n", " ").replace("k", " ").split())
     if shape == "m8n8k4" and a == "f16":
-        raise refused(i, "the Volta shape m8n8k4 of f16 is not built")
+        _quads(e, i, rows_first == "row", columns_first == "row", d == "f32", c == "f32")
+        return
     if (rows_first, columns_first) != ("row", "col"):
         raise refused(i, "only row.col is built")
     for each in (a, b, c, d):
@@ -211,12 +215,33 @@ def _mma(e: Emitter, i: Instruction) -> None:
         count = bits // wide
         operands += e.vector(operand, count)
         kinds += [f"b{wide}"] * count
-    # Operands: d, a, b, c, each its registers; detail: m | n << 8 | k << 16, a | b << 8, d | c << 8, satfinite.
+    # Operands: d, a, b, c, each its registers; detail: m | n << 8 | k << 16, a | b << 8, d | c << 8, and
+    # satfinite | .and << 1.
     e.collective(
         "fagen_mma",
         "0xffffffffu",
         operands,
         kinds,
         aligned=True,
-        detail=(mm | nn << 8 | kk << 16, _ELEMENTS[a] | _ELEMENTS[b] << 8, _ELEMENTS[d] | _ELEMENTS[c] << 8, int(sat)),
+        detail=(
+            mm | nn << 8 | kk << 16,
+            _ELEMENTS[a] | _ELEMENTS[b] << 8,
+            _ELEMENTS[d] | _ELEMENTS[c] << 8,
+            sat | both << 1,
+        ),
+    )
+
+
+def _quads(e: Emitter, i: Instruction, a_rows: bool, b_rows: bool, d_wide: bool, c_wide: bool) -> None:
+    """m8n8k4 of f16: four products, each of eight lanes."""
+    counts = (8 if d_wide else 4, 2, 2, 8 if c_wide else 4)
+    operands = [each for operand, count in zip(i.operands, counts, strict=True) for each in e.vector(operand, count)]
+    # Operands: d, a, b, c, each its registers; detail: a in rows? | b in rows? << 1, d of float32? | c << 1.
+    e.collective(
+        "fagen_mma_quads",
+        "0xffffffffu",
+        operands,
+        ["b32"] * sum(counts),
+        aligned=True,
+        detail=(a_rows | b_rows << 1, d_wide | c_wide << 1),
     )
