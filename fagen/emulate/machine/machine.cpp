@@ -353,7 +353,7 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
   m.kernel = a->program->kernels + a->kernel;
   m.calls = Calls{load, store, atomic, fence, fence_proxy, copy_async, copy_commit, copy_wait, copy_arrive,
                   mbarrier_init, mbarrier_inval, mbarrier_arrive, mbarrier_expect, mbarrier_complete, mbarrier_test,
-                  special, trap, program_fault, tired};
+                  special, trap, program_fault, print, assert_failed, tired};
   std::copy(a->grid, a->grid + 3, m.grid);
   std::copy(a->block, a->block + 3, m.block_size);
   m.dynamic_shared = a->dynamic_shared;

@@ -235,6 +235,10 @@ void copy_arrive(Thread&, u64, bool);
 void complete_some(Thread&);  // a random part of what is open
 bool complete_all(Thread&);   // everything; whether there was anything
 
+// ---- print.cpp
+s32 print(Thread&, u64 format, u64 arguments);
+void assert_failed(Thread&, u64 message, u64 file, u32 line);
+
 // ---- special
 u64 special(Thread&, u32);
 

@@ -127,6 +127,8 @@ struct Calls {
   void (*trap)(Thread&);
   // A fault that the program itself finds (division, a bad immediate at run time).
   void (*fault)(Thread&, const char* what);
+  s32 (*print)(Thread&, u64 format, u64 arguments);  // vprintf's, generic addresses
+  void (*assert_failed)(Thread&, u64 message, u64 file, u32 line);
   void (*tired)(Thread&);  // out of fuel: faults if the launch has taken too long, refills it otherwise
 };
 

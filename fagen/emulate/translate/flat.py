@@ -24,6 +24,8 @@ from ..ptx.model import (
 from ..ptx.parse import type_bytes
 from ..ptx.tokens import PtxError
 
+# Functions that the system offers to kernels.
+SERVICES = ("vprintf", "__assertfail")
 SHARED_FIRST = 1024  # kSharedFirst of machine/thread.h
 
 
@@ -141,6 +143,9 @@ class _Flattener:
     def _call(self, call: Call, names: Mapping[str, str], callers: Sequence[str]) -> None:
         function = self._module.functions.get(call.function)
         where = f"PTX line {call.place.line}: {call.text}"
+        if call.function in SERVICES:
+            self._service(call, names)
+            return
         if function is None or function.body is None:
             raise PtxError(f"{where}: {call.function} has no body here")
         if call.function in callers:
@@ -169,6 +174,12 @@ class _Flattener:
         self._kernel.statements.append(Label(end))
         if skip is not None:
             self._kernel.statements.append(Label(skip))
+
+    def _service(self, call: Call, names: Mapping[str, str]) -> None:
+        """An instruction of the function's name; its operands are where results and arguments lie."""
+        places = tuple(Address(each) for each in (*call.results, *call.arguments) if isinstance(each, Symbol))
+        instruction = Instruction(call.function, (), places, call.place, call.text, call.guard, call.guard_negated)
+        self._kernel.statements.append(self._renamed(instruction, names))
 
     def _renamed(self, instruction: Instruction, names: Mapping[str, str]) -> Instruction:
         def register(operand: Register) -> Register:

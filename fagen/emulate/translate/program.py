@@ -9,7 +9,7 @@ from math import prod
 from ..ptx.model import Instruction, Label, Module
 from ..ptx.parse import type_bytes
 from ..ptx.tokens import PtxError
-from . import compare, convert, floats, integer, memory, moves, sync, warp  # noqa: F401  each fills the tables
+from . import compare, convert, floats, integer, memory, moves, services, sync, warp  # noqa: F401  each fills the tables
 from .emit import Emitter
 from .flat import Kernel, flatten, size_of
 
