@@ -16,7 +16,8 @@ from typing import Any
 #   spread   queries whose logits range from a hundredth to hundreds, row by row
 #   large    scores, exact in float32, around -LARGE, 0 or LARGE, row by row, of which many in a row weigh something
 #   huge     values near the dtype's largest, gradients small: a sum of values overflows unless it is divided in time;
-#            those of the first and last keys are near its smallest, so that dividing them as well shows
+#            those of the last keys (and, of as many keys as queries, the first) are near its smallest, so that dividing
+#            them as well shows
 #   drift    all near 1, so that sums grow steadily and accumulating them in few bits shows
 #   uniform  q = k = 0: every admitted key weighs the same, so o prints the mask and lse is log(count)
 #   peaked   each row's largest logit is at a key beside an edge of the mask, on either side of it
@@ -154,7 +155,8 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
         # NaN in a tensor that lies otherwise than the rest, Inf in one that ends where memory does.
         where = "gaps" if poison.startswith("nan-") else "fence" if poison == "inf-key" else "plain"
         runs = poison != "nan-key"
-        yield Case(poison, a // 2 + 3, 2 * b + 3, 1, 2, 1, where=where, poison=poison, runs=runs)
+        kv_len = 4 * b + 3 if poison == "unseen" else 2 * b + 3  # so that a tile of a document is unseen as a whole
+        yield Case(poison, a // 2 + 3, kv_len, 1, 2, 1, where=where, poison=poison, runs=runs)
     for poison in ("nan-value", "nan-upstream"):
         yield Case(f"{poison}-early", a // 2 + 3, 2 * b + 3, 1, 2, 1, poison=poison, runs=True, early=True)
 

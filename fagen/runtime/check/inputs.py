@@ -74,7 +74,9 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
         numbers, quarter = torch.finfo(DTYPES[variant.dtype]), case.kv_len // 4
         small = v * numbers.tiny * 64.0
         v = v.sign() * (0.5 + 0.25 * torch.rand(v.shape, generator=source)) * numbers.max
-        v[:, :quarter], v[:, case.kv_len - quarter :] = small[:, :quarter], small[:, case.kv_len - quarter :]
+        v[:, case.kv_len - quarter :] = small[:, case.kv_len - quarter :]
+        if case.q_len == case.kv_len:
+            v[:, :quarter] = small[:, :quarter]
         d_o = d_o / numbers.max**0.75
     if case.values == "drift" and d_lse is not None:
         # The gradient of lse alone makes dq and dk drift; that of o, rounded, would hide it.

@@ -310,6 +310,9 @@ struct Ranges {
   int count = 0;
   Range range[kCapacity] = {};
 
+  FAGEN_CONSTEXPR const Range* begin() const { return range; }
+  FAGEN_CONSTEXPR const Range* end() const { return range + count; }
+
   static FAGEN_CONSTEXPR Ranges nothing() { return Ranges{}; }
   static FAGEN_CONSTEXPR Ranges between(int64_t first, int64_t last) {
     Ranges only;

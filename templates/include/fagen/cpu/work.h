@@ -61,9 +61,8 @@ struct Items {
 template <class Body>
 inline void each_tile(const Ranges& keys, int64_t tile, const Body& body) {
   int64_t next = 0;
-  for (int range = 0; range < keys.count; ++range)
-    for (next = greatest(next, keys.range[range].first / tile); next * tile < keys.range[range].last; ++next)
-      body(next);
+  for (const Ranges::Range& range : keys)
+    for (next = greatest(next, range.first / tile); next * tile < range.last; ++next) body(next);
 }
 
 // Calls body(item, thread) for every item in [0, items), in order, each thread taking the next when it is done with
