@@ -60,6 +60,7 @@ void publish(Thread& t, const Range& range, Order order, Scope scope, bool atomi
   const Clocks now = release ? known(t) : Clocks{};
   join(published.narrow[t.block->index], release ? now : fenced.narrow);
   if (is_wide(scope)) join(published.wide, release ? now : fenced.wide);
+  published.version = ++t.machine->releases;
   if (release) tick(t);
 }
 
@@ -68,6 +69,13 @@ void learn(Thread& t, const Range& range, Order order, Scope scope) {
   const auto found = all.find(range.address);
   if (found == all.end()) return;
   const Published& published = found->second;
+  // Who spins sees the same release again and again.
+  u64* const learnt = more(t).learnt;
+  const u64 how = 1 + static_cast<u64>(order) * 8 + static_cast<u64>(scope);
+  if (learnt[0] == range.address && learnt[1] == published.version && learnt[2] == how) return;
+  learnt[0] = range.address;
+  learnt[1] = published.version;
+  learnt[2] = how;
   const auto own = published.narrow.find(t.block->index);
   const bool acquires = order == Order::kAcquire || order == Order::kAcquireRelease;
   Fenced& seen = more(t).seen;
