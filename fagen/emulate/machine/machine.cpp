@@ -25,8 +25,8 @@ namespace {
 
 constexpr s32 kBudget = 64;         // backward branches of a spin in one turn
 constexpr s32 kFuel = 1 << 22;      // other backward branches between two looks at the time
-// Rounds without progress that are a deadlock: registers of those who wait being the same as before, or whatever they are
-// (a thread may count how often it has tried).
+// Rounds without progress that are a deadlock: with registers of those who wait as they were before, or whatever they
+// are (a thread may count how often it has tried).
 constexpr u32 kStuckRounds = 200, kPatientRounds = 20000;
 constexpr u64 kMostBlocks = 288;    // at a time, where blocks wait for each other
 
@@ -123,7 +123,8 @@ bool meet(Machine& m, Block& block, Warp& warp, u32 lane) {
       const bool same = its.run == op.run && std::equal(its.detail, its.detail + 4, op.detail);
       if (op.aligned || its.aligned) {
         raise(m, first, FaultKind::kCollective,
-              "lane " + std::to_string(other) + " has come to another instruction, and all lanes must execute this together");
+              "lane " + std::to_string(other) +
+                  " has come to another instruction, and all lanes must execute this together");
       }
       if (!same) return false;
     }
@@ -240,7 +241,9 @@ u64 waiting_registers(const Machine& m) {
     for (const Thread& t : block->thread) {
       if (t.state != State::kWaiting) continue;
       u64 own = 0xcbf29ce484222325ull + static_cast<u64>(t.next);
-      for (u32 n = 0; n < m.kernel->register_bytes; ++n) own = (own ^ static_cast<u8>(t.registers[n])) * 0x100000001b3ull;
+      for (u32 n = 0; n < m.kernel->register_bytes; ++n) {
+        own = (own ^ static_cast<u8>(t.registers[n])) * 0x100000001b3ull;
+      }
       hash += own * (2 * t.index + 1);
     }
   }
