@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import hashlib
 import os
 import shutil
@@ -17,7 +18,7 @@ from .faults import EmulationError
 from .ptx.model import Module, Place
 from .ptx.parse import parse
 from .ptx.tokens import PtxError
-from .translate.program import translate
+from .translate.program import Translation, translate
 
 _MACHINE = Path(__file__).with_name("machine")
 _FLAGS = (
@@ -93,13 +94,22 @@ def load(ptx: str) -> Loaded:
     return _programs[key]
 
 
-def _load(ptx: str) -> Loaded:
+def _translated(ptx: str) -> tuple[Module, tuple[str, ...], Translation]:
+    collects = gc.isenabled()
+    gc.disable()  # a million small objects, all of which stay until the end
     try:
         module = parse(ptx)
         names = tuple(name for name, function in module.functions.items() if function.entry)
-        translation = translate(module, names)
+        return module, names, translate(module, names)
     except PtxError as error:
         raise EmulationError(str(error)) from None
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _load(ptx: str) -> Loaded:
+    module, names, translation = _translated(ptx)
     machine()
     headers = [_MACHINE / name for name in ("thread.h", "formats.h", "integers.h", "scalar.h")]
     with tempfile.TemporaryDirectory(prefix="fagen-emulate-") as folder:

@@ -24,6 +24,7 @@ CASES: list[tuple[str, int, int, list[Any], tuple[tuple[str, str], tuple[str, st
     ("unwaited", 32, 32, [], (("unwaited copy", CP), ("unwaited read", LD))),
     ("one_too_many", 32, 64, [], (("copy of group 1", CP), ("read of group 1", LD))),
     ("others_copies", 64, 64, [], (("other's copy", CP), ("read of other's copy", LD))),
+    ("uncommitted", 32, 32, [], (("uncommitted copy", CP), ("read of the uncommitted", LD))),
     ("changed_source", 32, 32, [], (("copy of a source", CP), ("change of a source", ST))),
     ("overwritten", 32, 32, [], (("copy beneath", CP), ("store above", ST))),
     ("copies_arrive", 32, 32, [], (("copy at a gate", CP), ("read behind a gate", LD))),
@@ -39,7 +40,7 @@ def test_it_is_found_with_every_completion_order(
     fault = fault_of("copies", twin(name, True), 1, block, args, **order)
     check_race(fault, "copies", *((mark, opcode, None, 0) for mark, opcode in ends))
     assert "an asynchronous copy" in fault.what
-    if name in ("unwaited", "one_too_many", "changed_source", "overwritten"):
+    if name in ("unwaited", "one_too_many", "uncommitted", "changed_source", "overwritten"):
         assert fault.at is not None and fault.other is not None and fault.at.thread == fault.other.thread
 
 

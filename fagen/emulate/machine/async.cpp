@@ -38,7 +38,8 @@ void copy_async(Thread& t, u64 shared, u64 global, u32 bytes, u32 source_bytes) 
   keep_off_mbarriers(t, to, bytes);
   if (source_bytes != 0) {
     if (global % bytes != 0) {
-      raise(m, t, FaultKind::kMisaligned, "a source that is no multiple of the bytes copied", Space::kGlobal, global, bytes);
+      raise(m, t, FaultKind::kMisaligned, "a source that is no multiple of the bytes copied", Space::kGlobal, global,
+            bytes);
     }
     // Only the bytes that are read must exist; they are looked up in parts that are aligned.
     u32 done = 0;

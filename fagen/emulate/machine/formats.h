@@ -1,4 +1,4 @@
-// Narrow floating-point formats and rounding, bit for bit as the PTX ISA has them: conversions go through exact doubles.
+// Narrow floating-point formats and rounding, bit for bit as the PTX ISA has them. Conversions pass exact doubles.
 #pragma once
 #include <cmath>
 #include <cstring>

@@ -150,7 +150,9 @@ inline T szext(T a, u32 n, bool clamp) {
   return static_cast<T>(is_signed_int<T> && low >> (length - 1) ? low | ~mask : low);
 }
 template <typename T>
-inline T shl(T a, u32 n) { return n >= static_cast<u32>(width_of<T>) ? T{0} : static_cast<T>(static_cast<Unsigned<T>>(a) << n); }
+inline T shl(T a, u32 n) {
+  return n >= static_cast<u32>(width_of<T>) ? T{0} : static_cast<T>(static_cast<Unsigned<T>>(a) << n);
+}
 template <typename T>
 inline T shr(T a, u32 n) {
   const u32 top = static_cast<u32>(width_of<T> - 1);

@@ -25,7 +25,10 @@ namespace {
 
 constexpr s32 kBudget = 64;         // backward branches of a spin in one turn
 constexpr s32 kFuel = 1 << 22;      // other backward branches between two looks at the time
-constexpr u32 kStuckRounds = 200;   // rounds without progress that are a deadlock
+// Rounds without progress that are a deadlock: with registers of those who wait as they were before, or whatever they
+// are (a thread may count how often it has tried).
+constexpr u32 kStuckRounds = 200, kPatientRounds = 20000;
+constexpr u64 kMostBlocks = 288;    // at a time, where blocks wait for each other
 
 void trap(Thread& t) { raise(*t.machine, t, FaultKind::kTrap, "the kernel trapped"); }
 
@@ -120,7 +123,8 @@ bool meet(Machine& m, Block& block, Warp& warp, u32 lane) {
       const bool same = its.run == op.run && std::equal(its.detail, its.detail + 4, op.detail);
       if (op.aligned || its.aligned) {
         raise(m, first, FaultKind::kCollective,
-              "lane " + std::to_string(other) + " has come to another instruction, and all lanes must execute this together");
+              "lane " + std::to_string(other) +
+                  " has come to another instruction, and all lanes must execute this together");
       }
       if (!same) return false;
     }
@@ -230,11 +234,28 @@ void run_warp(Machine& m, Block& block, Warp& warp, u32 enough) {
   throw Fault{FaultKind::kDeadlock, what, place_of(m, *first), {}, Space::kGeneric, 0, 0};
 }
 
+// A number that tells whether those who spin have come any further.
+u64 waiting_registers(const Machine& m) {
+  u64 hash = 0;  // a sum over threads: blocks are in another order each round
+  for (const auto& block : m.blocks) {
+    for (const Thread& t : block->thread) {
+      if (t.state != State::kWaiting) continue;
+      u64 own = 0xcbf29ce484222325ull + static_cast<u64>(t.next);
+      for (u32 n = 0; n < m.kernel->register_bytes; ++n) {
+        own = (own ^ static_cast<u8>(t.registers[n])) * 0x100000001b3ull;
+      }
+      hash += own * (2 * t.index + 1);
+    }
+  }
+  return hash;
+}
+
 void run_grid(Machine& m) {
   const u64 total = static_cast<u64>(m.grid[0]) * m.grid[1] * m.grid[2];
   u64 started = 0;
   u64 wanted = 2;  // blocks at a time, more when those that run wait for others
-  u32 stuck = 0;
+  u32 stuck = 0, same = 0;
+  u64 waiting = 0;
   while (started < total || !m.blocks.empty()) {
     while (m.blocks.size() < wanted && started < total) m.blocks.push_back(make_block(m, static_cast<u32>(started++)));
     const u64 before = m.progress;
@@ -258,7 +279,7 @@ void run_grid(Machine& m) {
     m.blocks.erase(std::remove_if(m.blocks.begin(), m.blocks.end(), [](const auto& block) { return block->live == 0; }),
                    m.blocks.end());
     if (m.progress != before) {
-      stuck = 0;
+      stuck = same = 0;
       continue;
     }
     bool landed = false;
@@ -266,11 +287,14 @@ void run_grid(Machine& m) {
       for (Thread& t : block->thread) landed |= t.state != State::kDone && complete_all(t);
     }
     if (landed) continue;
-    if (started < total && m.blocks.size() < 64) {
-      ++wanted;
+    if (started < total && m.blocks.size() < kMostBlocks) {
+      wanted = std::min<u64>(2 * wanted, kMostBlocks);
       continue;
     }
-    if (++stuck > kStuckRounds) deadlock(m);
+    const u64 now = waiting_registers(m);
+    same = now == waiting ? same + 1 : 0;
+    waiting = now;
+    if (same > kStuckRounds || ++stuck > kPatientRounds) deadlock(m);
   }
 }
 

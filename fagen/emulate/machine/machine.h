@@ -87,6 +87,7 @@ struct Published {
   Clocks wide;
   std::map<u32, Clocks> narrow;  // by the releasing block
   u64 owner = ~u64{0};           // the thread that alone has written since
+  u64 version = 0;               // another after each release
 };
 
 // What a thread would publish by a relaxed write, or has seen by relaxed reads: as far as fences of the block's scope
@@ -130,6 +131,7 @@ struct ThreadMore {  // what the machine keeps of a thread
   Clock clock;                      // what it knows
   Clocks others;                    // what it knows of other blocks
   Fenced fenced, seen;              // at its last release fence; learnt by relaxed loads, until an acquire fence
+  u64 learnt[3] = {};               // of what release it learnt last: address, version, how
   std::vector<Copy> open;           // cp.async since the last commit
   std::deque<CopyGroup> groups;
   u32 groups_committed = 0;
@@ -177,6 +179,7 @@ struct Machine {
   std::mt19937_64 random;
   std::vector<u64> visits;
   std::vector<std::unique_ptr<Block>> blocks;  // being run
+  u64 releases = 0;
   u64 progress = 0;    // counts what may let somebody go on
   u64 ticks = 0;
   u64 barriers_met = 0, collectives_met = 0, switches = 0;

@@ -63,7 +63,8 @@ Range find(Thread& t, Space space, u64 address, u32 bytes, bool write) {
         raise(m, t, FaultKind::kOutOfBounds,
               address < kSharedFirst
                   ? "below the block's shared memory"
-                  : named(address + bytes - kSharedFirst - size) + " beyond the block's " + named(size) + " of shared memory",
+                  : named(address + bytes - kSharedFirst - size) + " beyond the block's " + named(size) +
+                        " of shared memory",
               space, address, bytes);
       }
       const u64 offset = address - kSharedFirst;
@@ -90,7 +91,8 @@ Range find(Thread& t, Space space, u64 address, u32 bytes, bool write) {
     Buffer& buffer = *std::prev(after);
     if (address + bytes <= buffer.end) {
       if (write && !buffer.writable) {
-        raise(m, t, FaultKind::kReadOnly, "a store into " + buffer.name + ", which is read only", space, address, bytes);
+        raise(m, t, FaultKind::kReadOnly, "a store into " + buffer.name + ", which is read only", space, address,
+              bytes);
       }
       const u64 offset = address - (buffer.begin & ~u64{15});
       return {space, reinterpret_cast<u8*>(address), buffer.writable && m.checks ? &buffer.shadow : nullptr, offset,
@@ -130,7 +132,8 @@ void watch(Machine& m, Thread& t, const Range& range, u32 bytes, bool write, Str
       raise(m, t, FaultKind::kUninitialised, "a read of shared memory that nobody has written", range.space,
             range.address, bytes);
     }
-    if (cell.write.instruction >= 0 && !ours && !both_strong(cell.write, cell.write_strength) && !knows(t, cell.write)) {
+    if (cell.write.instruction >= 0 && !ours && !both_strong(cell.write, cell.write_strength) &&
+        !knows(t, cell.write)) {
       conflict(m, t, range, bytes, write, instruction, cell.write, true);
     }
     if (write) {

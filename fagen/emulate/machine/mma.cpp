@@ -1,7 +1,7 @@
-// mma.sync: D = A * B + C on a warp's fragments. Source: PTX ISA, Matrix Fragments for mma.m8n8k4 and on: all shapes but
-// Volta's follow one rule. With g = lane / 4, t = lane % 4 and P elements a register, register r of A holds row
-// g + 8 (r % 2) (g where m is 8) and columns 4 P (r / 2) + P t and on, register r of B rows 4 P r + P t and on of column
-// g, and D and C row g + 8 (i / 2) and columns 2 t + i % 2.
+// mma.sync: D = A * B + C on a warp's fragments. Source: PTX ISA, Matrix Fragments for mma.m8n8k4 and on. All shapes
+// but Volta's follow one rule. With g = lane / 4, t = lane % 4 and P elements a register, register r of A holds row
+// g + 8 (r % 2) (g where m is 8) and columns 4 P (r / 2) + P t and on, register r of B rows 4 P r + P t and on of
+// column g, and D and C row g + 8 (i / 2) and columns 2 t + i % 2.
 #include "machine.h"
 
 #define FAGEN_COLLECTIVE extern "C" __attribute__((visibility("default"))) void
@@ -157,10 +157,11 @@ void multiply_bits(Warp& warp, Shape s, bool both) {
 
 }  // namespace
 
-// Volta's shape: lanes l, l + 1, l + 2, l + 3 and those 16 above them, l a multiple of 4, share a product of 8 by 8 by 4.
+// Volta's shape: lanes l to l + 3 and those 16 above them, l a multiple of 4, share a product of 8 by 8 by 4.
 // Operands: D, A, B, C, each its registers; detail: A by rows? | B by rows? << 1, D of float32? | C << 1.
 FAGEN_COLLECTIVE fagen_mma_quads(Machine&, Warp& warp, u32, const Collective& op) {
-  const bool a_rows = op.detail[0] & 1, b_rows = op.detail[0] >> 1, d_wide = op.detail[1] & 1, c_wide = op.detail[1] >> 1;
+  const bool a_rows = op.detail[0] & 1, b_rows = op.detail[0] >> 1;
+  const bool d_wide = op.detail[1] & 1, c_wide = op.detail[1] >> 1;
   const s32 d_count = d_wide ? 8 : 4;
   const auto half_of = [&](u32 lane, s32 first, s32 i) {
     return widened_f16(static_cast<u16>(operand<u32>(warp, lane, first + i / 2) >> (16 * (i % 2))));
@@ -199,16 +200,19 @@ FAGEN_COLLECTIVE fagen_mma_quads(Machine&, Warp& warp, u32, const Collective& op
             if (others_row == row) start = half_of(quad + other % 4 + (other < 4 ? 0 : 16), d_count + 4, column);
           }
         }
-        out[i] = d_wide ? bits(canonical(sum + start)) : encode(static_cast<double>(sum) + start, kF16, Round::kNearestEven);
+        out[i] = d_wide ? bits(canonical(sum + start))
+                        : encode(static_cast<double>(sum) + start, kF16, Round::kNearestEven);
       }
       for (s32 r = 0; r < d_count; ++r) {
-        if (has_operand(warp, lane, r)) operand<u32>(warp, lane, r) = d_wide ? out[r] : out[2 * r] | out[2 * r + 1] << 16;
+        if (!has_operand(warp, lane, r)) continue;
+        operand<u32>(warp, lane, r) = d_wide ? out[r] : out[2 * r] | out[2 * r + 1] << 16;
       }
     }
   }
 }
 
-// Operands: D, A, B, C, each its registers; detail: m | n << 8 | k << 16, a | b << 8, d | c << 8, satfinite | .and << 1.
+// Operands: D, A, B, C, each its registers; detail: m | n << 8 | k << 16, a | b << 8, d | c << 8, and
+// satfinite | .and << 1.
 FAGEN_COLLECTIVE fagen_mma(Machine&, Warp& warp, u32, const Collective& op) {
   const Shape s{op.detail[0] & 0xff, op.detail[0] >> 8 & 0xff, op.detail[0] >> 16};
   const s32 a = op.detail[1] & 0xff, b = op.detail[1] >> 8, d = op.detail[2] & 0xff, c = op.detail[2] >> 8;

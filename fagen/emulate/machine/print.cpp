@@ -50,16 +50,23 @@ s32 print(Thread& t, u64 format, u64 arguments) {
     i = end;
     count += kind != '%';
     const bool wide = conversion.find('l') != std::string::npos;
-    std::string plain;  // of 64 bits or 32, whatever `long` is here
+    std::string plain;
     for (const char c : conversion) {
       if (c != 'l' && c != 'h') plain += c;
     }
-    const auto as_long = [&] { return plain.substr(0, plain.size() - 1) + "ll" + kind; };
+    // Integers of either size are printed by 64 bits.
+    const std::string longer = plain.substr(0, plain.size() - 1) + "ll" + kind;
+    const auto signed_next = [&] {
+      return static_cast<long long>(wide ? next<s64>(t, arguments) : next<s32>(t, arguments));
+    };
+    const auto unsigned_next = [&] {
+      return static_cast<unsigned long long>(wide ? next<u64>(t, arguments) : next<u32>(t, arguments));
+    };
     switch (kind) {
       case '%': out += '%'; break;
       case 's': out += formatted(plain, text_at(t, next<u64>(t, arguments)).c_str()); break;
-      case 'd': case 'i': out += wide ? formatted(as_long(), static_cast<long long>(next<s64>(t, arguments))) : formatted(plain, next<s32>(t, arguments)); break;
-      case 'o': case 'u': case 'x': case 'X': out += wide ? formatted(as_long(), static_cast<unsigned long long>(next<u64>(t, arguments))) : formatted(plain, next<u32>(t, arguments)); break;
+      case 'd': case 'i': out += formatted(longer, signed_next()); break;
+      case 'o': case 'u': case 'x': case 'X': out += formatted(longer, unsigned_next()); break;
       case 'c': out += formatted(plain, next<s32>(t, arguments)); break;
       case 'p': out += formatted("%#llx", static_cast<unsigned long long>(next<u64>(t, arguments))); break;
       default: out += formatted(plain, next<double>(t, arguments)); break;

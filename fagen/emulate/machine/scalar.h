@@ -107,7 +107,9 @@ inline float full_div(float a, float b) { return static_cast<float>(static_cast<
 inline float approx_div(float a, float b) {
   // 2^126 < |b| < 2^128: the quotient is zero, or NaN of an infinite dividend.
   const float size = std::fabs(b);
-  if (size > 8.5070592e37f && std::isfinite(b) && a == a) return std::isinf(a) ? as<float>(0x7fffffffu) : std::copysign(0.0f, a) * (b < 0 ? -1.0f : 1.0f);
+  if (size > 8.5070592e37f && std::isfinite(b) && a == a) {
+    return std::isinf(a) ? as<float>(0x7fffffffu) : std::copysign(0.0f, a) * (b < 0 ? -1.0f : 1.0f);
+  }
   return full_div(a, b);
 }
 // Of float64, by the upper 32 bits alone.
@@ -151,10 +153,15 @@ inline u16 h_out(double x, int beyond) {
   if (kFlush) {
     // What would be below the normal numbers if exponents had no end, and not what this format rounds up to them.
     constexpr double smallest = H::format.exponent_bits == 5 ? 0x1p-14 : 0x1p-126;
-    const double magnitude = std::fabs(x), limit = smallest - smallest * (H::format.mantissa_bits == 10 ? 0x1p-12 : 0x1p-9);
+    constexpr double limit = smallest - smallest * (H::format.mantissa_bits == 10 ? 0x1p-12 : 0x1p-9);
+    const double magnitude = std::fabs(x);
     if (magnitude < limit || (magnitude == limit && beyond < 0)) out &= 0x8000u;
   }
-  if (kSat) out = nan || out & 0x8000u ? 0 : H::value(out) > 1.0 ? static_cast<u16>(encode(1.0, H::format, Round::kNearestEven)) : out;
+  if (kSat && (nan || out & 0x8000u)) {
+    out = 0;
+  } else if (kSat && H::value(out) > 1.0) {
+    out = static_cast<u16>(encode(1.0, H::format, Round::kNearestEven));
+  }
   if (kRelu && !nan && out & 0x8000u) out = 0;
   return out;
 }
@@ -216,7 +223,8 @@ inline u32 each_half(u32 a, u32 b, u32 c, Op op) {
 // largest magnitude bit for 64-bit results of a float32 or f16.
 template <typename T>
 inline T to_integer(double x, Round mode, bool from_double) {
-  if (x != x) return sizeof(T) == 8 ? static_cast<T>(u64{1} << 63) : from_double ? static_cast<T>(Unsigned<T>{1} << (width_of<T> - 1)) : T{0};
+  constexpr Unsigned<T> top = static_cast<Unsigned<T>>(Unsigned<T>{1} << (width_of<T> - 1));
+  if (x != x) return sizeof(T) == 8 || from_double ? static_cast<T>(top) : T{0};
   double whole;
   switch (mode) {
     case Round::kNearestEven: whole = std::nearbyint(x); break;
@@ -226,8 +234,8 @@ inline T to_integer(double x, Round mode, bool from_double) {
   }
   const double low = is_signed_int<T> ? -std::ldexp(1.0, width_of<T> - 1) : 0.0;
   const double high = std::ldexp(1.0, is_signed_int<T> ? width_of<T> - 1 : width_of<T>);
-  if (whole < low) return is_signed_int<T> ? static_cast<T>(Unsigned<T>{1} << (width_of<T> - 1)) : T{0};
-  if (whole >= high) return static_cast<T>(is_signed_int<T> ? static_cast<Unsigned<T>>(~(Unsigned<T>{1} << (width_of<T> - 1))) : static_cast<Unsigned<T>>(~Unsigned<T>{0}));
+  if (whole < low) return is_signed_int<T> ? static_cast<T>(top) : T{0};
+  if (whole >= high) return static_cast<T>(is_signed_int<T> ? ~top : ~Unsigned<T>{0});
   return static_cast<T>(whole);
 }
 template <typename F, typename T>
@@ -236,7 +244,7 @@ inline F from_integer(T x, Round mode) {
   volatile T held = x;
   return rounded_as<F>(mode, [&] { return static_cast<F>(held); });
 }
-// A 64-bit integer as a double whose last bit tells whether bits were lost: rounds to 16-bit formats as the integer does.
+// A 64-bit integer as a double whose last bit tells whether bits were lost: it rounds to 16 bits as the integer does.
 template <typename T>
 inline double sticky_double(T x) {
   const bool negative = is_signed_int<T> && x < 0;

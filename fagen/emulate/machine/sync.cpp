@@ -60,6 +60,7 @@ void publish(Thread& t, const Range& range, Order order, Scope scope, bool atomi
   const Clocks now = release ? known(t) : Clocks{};
   join(published.narrow[t.block->index], release ? now : fenced.narrow);
   if (is_wide(scope)) join(published.wide, release ? now : fenced.wide);
+  published.version = ++t.machine->releases;
   if (release) tick(t);
 }
 
@@ -68,6 +69,13 @@ void learn(Thread& t, const Range& range, Order order, Scope scope) {
   const auto found = all.find(range.address);
   if (found == all.end()) return;
   const Published& published = found->second;
+  // Who spins sees the same release again and again.
+  u64* const learnt = more(t).learnt;
+  const u64 how = 1 + static_cast<u64>(order) * 8 + static_cast<u64>(scope);
+  if (learnt[0] == range.address && learnt[1] == published.version && learnt[2] == how) return;
+  learnt[0] = range.address;
+  learnt[1] = published.version;
+  learnt[2] = how;
   const auto own = published.narrow.find(t.block->index);
   const bool acquires = order == Order::kAcquire || order == Order::kAcquireRelease;
   Fenced& seen = more(t).seen;
@@ -213,7 +221,8 @@ void keep_off_mbarriers(Thread& t, const Range& range, u32 bytes) {
   if (range.space != Space::kShared || t.block->mbarriers.empty()) return;
   for (u64 at = range.address & ~u64{7}; at < range.address + bytes; at += 8) {
     if (t.block->mbarriers.count(at) != 0) {
-      raise(*t.machine, t, FaultKind::kMbarrier, "an ordinary access to an mbarrier", range.space, range.address, bytes);
+      raise(*t.machine, t, FaultKind::kMbarrier, "an ordinary access to an mbarrier", range.space, range.address,
+            bytes);
     }
   }
 }
@@ -221,14 +230,16 @@ void keep_off_mbarriers(Thread& t, const Range& range, u32 bytes) {
 void mbarrier_init(Thread& t, Space space, u64 address, u32 count) {
   const Range range = find(t, space, address, 8, true);
   if (count == 0 || count >= 1u << 20) {
-    raise(*t.machine, t, FaultKind::kMbarrier, "a count of " + std::to_string(count) + " arrivals: 1 to 2^20 - 1 are allowed",
-          range.space, address, 8);
+    raise(*t.machine, t, FaultKind::kMbarrier,
+          "a count of " + std::to_string(count) + " arrivals: 1 to 2^20 - 1 are allowed", range.space, address, 8);
   }
-  if (range.shadow != nullptr) watch(*t.machine, t, range, 8, true, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
+  if (range.shadow != nullptr) {
+    watch(*t.machine, t, range, 8, true, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
+  }
   auto& all = range.space == Space::kShared ? t.block->mbarriers : t.machine->mbarriers;
   if (all.count(range.address) != 0) {
-    raise(*t.machine, t, FaultKind::kMbarrier, "an mbarrier that is in use is initialised again without being invalidated",
-          range.space, address, 8);
+    raise(*t.machine, t, FaultKind::kMbarrier,
+          "an mbarrier that is in use is initialised again without being invalidated", range.space, address, 8);
   }
   Mbarrier barrier;
   barrier.expected = barrier.pending = count;
@@ -263,7 +274,8 @@ u64 mbarrier_arrive(Thread& t, Space space, u64 address, u32 count, bool drop, b
   }
   if (drop) {
     if (barrier.expected <= count) {
-      raise(*t.machine, t, FaultKind::kMbarrier, "every participant has dropped out", found.range.space, found.range.address, 8);
+      raise(*t.machine, t, FaultKind::kMbarrier, "every participant has dropped out", found.range.space,
+            found.range.address, 8);
     }
     barrier.expected -= count;
   }

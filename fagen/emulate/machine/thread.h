@@ -114,7 +114,8 @@ struct Calls {
   // cp.async: `bytes` written, of which `source_bytes` are read and the rest zeros
   void (*copy_async)(Thread&, u64 shared, u64 global, u32 bytes, u32 source_bytes);
   void (*copy_commit)(Thread&);
-  bool (*copy_wait)(Thread&, u32 pending_groups);  // wait_group (wait_all: 0 after a commit); false: yield and ask again
+  // wait_group (wait_all: 0 after a commit); false: yield and ask again
+  bool (*copy_wait)(Thread&, u32 pending_groups);
   void (*copy_arrive)(Thread&, u64 mbarrier, bool noinc);
   void (*mbarrier_init)(Thread&, Space, u64 address, u32 count);
   void (*mbarrier_inval)(Thread&, Space, u64 address);

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class PtxError(ValueError):
     """PTX that is not understood; the message names the line and quotes it."""
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):  # there are many: a dataclass takes three times as long to make
     """``kind`` is "word" (names, registers, directives, opcodes with their modifiers), "number", "string" or the
     punctuation itself."""
 
@@ -36,12 +35,12 @@ _TOKEN = re.compile(
 def tokens(text: str) -> Iterator[Token]:
     """The tokens of a module. Raises PtxError at a character that no token begins with."""
     at, line = 0, 1
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise PtxError(f"PTX line {line}: unexpected {text[at]!r}")
-        kind = match.lastgroup or ""
-        if kind != "space":
-            yield Token(match[0] if kind == "mark" else kind, match[0], line, at, match.end())
-        line += match[0].count("\n")
-        at = match.end()
+    match = _TOKEN.scanner(text).match  # type: ignore[attr-defined]
+    while (found := match()) is not None:
+        kind, word, start, at = found.lastgroup, found[0], at, found.end()
+        if kind == "space":
+            line += word.count("\n")
+        else:
+            yield Token(word if kind == "mark" else kind, word, line, start, at)
+    if at < len(text):
+        raise PtxError(f"PTX line {line}: unexpected {text[at]!r}")

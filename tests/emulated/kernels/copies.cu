@@ -66,6 +66,18 @@ __global__ void others_copies(const float* x, float* out) {
 template __global__ void others_copies<true>(const float*, float*);
 template __global__ void others_copies<false>(const float*, float*);
 
+// What was never committed belongs to no group that could be waited for.
+template <bool kFaulty>
+__global__ void uncommitted(const float* x, float* out) {
+  __shared__ float tile[32];
+  __pipeline_memcpy_async(tile + threadIdx.x, x + threadIdx.x, 4);  // uncommitted copy
+  if (!kFaulty) __pipeline_commit();
+  __pipeline_wait_prior(0);
+  out[threadIdx.x] = tile[threadIdx.x];  // read of the uncommitted
+}
+template __global__ void uncommitted<true>(const float*, float*);
+template __global__ void uncommitted<false>(const float*, float*);
+
 // The source is changed while it may still be read.
 template <bool kFaulty>
 __global__ void changed_source(float* x, float* out) {
