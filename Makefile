@@ -52,8 +52,9 @@ bench: .venv/ready  ## Measure specs/cpu.yaml against PyTorch, fail if slow; fig
 	  --write .build/bench.json --plot .build/bench.png \
 	  --at-least forward=1.5 --at-least backward=1.2 --at-least cell=0.95
 
-nightly: .venv/ready  ## What takes long: a full check, the ready specs' reports, and the module under the oldest PyTorch it supports (a large download)
-	$(PY) -m fagen build specs/cpu.yaml --check full
+CARDS := t4 a100 rtx4090 rtx5090  # specs of cards whose kernels are built; checked in the emulator
+nightly: .venv/ready  ## What takes long: full checks (those of kernels for cards need nvcc), the ready specs' reports, and the module under the oldest PyTorch it supports (a large download)
+	$(PY) -m fagen build $(foreach spec,cpu $(CARDS),specs/$(spec).yaml) --check full
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(JOBS) -m nightly tests
 	$(PYTHON) -m venv .build/torch-$(OLDEST_TORCH)
 	.build/torch-$(OLDEST_TORCH)/bin/python -m pip install --quiet --disable-pip-version-check torch==$(OLDEST_TORCH) numpy

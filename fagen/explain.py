@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .costs import ProblemSize, costs
@@ -29,12 +29,13 @@ class Cost:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything `fagen explain` prints."""
+    """Everything `fagen explain` prints. ``resources`` says of each kernel of a module for cards what it takes."""
 
     plan: Plan
     size: ProblemSize
     map: TileMap
     costs: tuple[Cost, ...]
+    resources: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars."""
@@ -44,6 +45,7 @@ class Explanation:
             "isa": self.plan.isa,
             "size": vars(self.size),
             "choices": [{"name": name, "value": value, "why": why} for name, value, why in _choices(self.plan)],
+            "resources": dict(self.resources),
             "tiles": self.map.to_json(),
             "costs": [vars(cost) for cost in self.costs],
         }
@@ -53,15 +55,16 @@ class Explanation:
         return "\n".join(_lines(self))
 
 
-def explain(plan: Plan, size: ProblemSize) -> Explanation:
-    """Account for a plan at a problem size; nothing is compiled.
+def explain(plan: Plan, size: ProblemSize, resources: Mapping[str, str] | None = None) -> Explanation:
+    """Account for a plan at a problem size; nothing is compiled. ``resources`` are those of its kernels, if known.
 
     The mask's params, if it has any, are drawn as the build's check draws them; the tile map is of the first batch
     entry and head, and the costs take its share of admitted pairs for all of them.
     """
     drawn = tile_map(plan, size)
     pairs = drawn.admitted * size.batch * size.heads
-    return Explanation(plan, size, drawn, tuple(_cost(plan, size, pairs, each) for each in plan.directions))
+    found = tuple(_cost(plan, size, pairs, each) for each in plan.directions)
+    return Explanation(plan, size, drawn, found, resources or {})
 
 
 def _cost(plan: Plan, size: ProblemSize, pairs: float, direction: str) -> Cost:
@@ -74,7 +77,7 @@ def _cost(plan: Plan, size: ProblemSize, pairs: float, direction: str) -> Cost:
         "Skv": size.kv_len,
         "pairs": pairs,
     }
-    formulas = {field.name: getattr(found, field.name) for field in fields(found)}
+    formulas = {item.name: getattr(found, item.name) for item in fields(found)}
     numbers = {
         name: float(formula.subs({symbol: values[symbol.name] for symbol in formula.free_symbols}))
         for name, formula in formulas.items()
@@ -85,9 +88,9 @@ def _cost(plan: Plan, size: ProblemSize, pairs: float, direction: str) -> Cost:
 def _choices(plan: Plan) -> Iterator[tuple[str, Any, str]]:
     """(name, value, reason) of everything the planner decided, in the plan's own order."""
     values: dict[str, Any] = {"target": plan.target, "schedule": plan.schedule, "isa": plan.isa, "flags": plan.flags}
-    values |= {field.name: getattr(plan.forward, field.name) for field in fields(plan.forward)}
+    values |= {item.name: getattr(plan.forward, item.name) for item in fields(plan.forward)}
     if plan.backward is not None:
-        values |= {f"backward.{field.name}": getattr(plan.backward, field.name) for field in fields(plan.backward)}
+        values |= {f"backward.{item.name}": getattr(plan.backward, item.name) for item in fields(plan.backward)}
     for name, why in plan.why.items():
         yield name, values.get(name), why
 
@@ -105,6 +108,10 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     for name, value, why in _choices(plan):
         shown = " ".join(value) if isinstance(value, tuple) else value
         yield f"  {name}: {shown}\n      {why}" if shown not in (None, "") else f"  {name}\n      {why}"
+    if explanation.resources:
+        yield "\nkernels, by ptxas"
+        for kernel, taken in explanation.resources.items():
+            yield f"  {kernel}: {taken}"
     heads = f"H {size.heads}" + (f", Hk {size.kv_heads}" if size.kv_heads != size.heads else "")
     at = f"B {size.batch}, {heads}, Sq {size.q_len}, Skv {size.kv_len}"
     tiles = f"{explanation.map.tile_q} queries × {explanation.map.tile_kv} keys"

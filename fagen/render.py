@@ -29,11 +29,13 @@ class Source:
 def render(plan: Plan) -> tuple[Source, ...]:
     """The sources of a plan: the same bytes for the same plan, on any machine."""
     from .plan import context
+    from .plan.schedules import schedule
 
+    suffix = schedule(plan.schedule).suffix
     return tuple(
         Source(
-            name=source_name(plan.variant.name, direction),
-            text=environment().get_template(f"{plan.schedule}/{direction}.cpp.j2").render(context(plan, direction)),
+            name=source_name(plan.variant.name, direction, suffix),
+            text=environment().get_template(f"{plan.schedule}/{direction}{suffix}.j2").render(context(plan, direction)),
             direction=direction,
             flags=plan.flags_of(direction),
             variant=plan.variant.name,
@@ -42,9 +44,9 @@ def render(plan: Plan) -> tuple[Source, ...]:
     )
 
 
-def source_name(variant: str, direction: str) -> str:
+def source_name(variant: str, direction: str, suffix: str = ".cpp") -> str:
     """What the file of one direction of a variant is called."""
-    return f"{variant}_{direction}.cpp"
+    return f"{variant}_{direction}{suffix}"
 
 
 @cache

@@ -5,7 +5,7 @@ Everything a template prints is decided here; the templates only lay it out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .render import environment
@@ -23,10 +23,39 @@ HOST_FLAGS = (
     "-Wextra",
     "-DTORCH_TARGET_VERSION=0x020a000000000000",
 )
-LINK_FLAGS = ("-shared", "-ltorch_cpu", "-lc10")
+LINK_FLAGS = ("-shared", "-ltorch_cpu", "-lc10", "-ldl")
 
+_MACHINES = {
+    "cpu": (("CPU", "machine"),),
+    # Tensors on the CPU go to the emulator, where there is one.
+    "cuda": (("CUDA", "cuda_driver"), ("CPU", "emulated")),
+}
 _EXTENTS = {"B": "kB", "H": "kH", "Hk": "kHk", "Sq": "kSq", "Skv": "kSkv", "n": "kAny"}
 _CPP_DTYPES = {"bool": "boolean"}
+
+
+@dataclass(frozen=True)
+class Image:
+    """What a forward kernel for a device is launched with: ``tile_q`` query rows, ``threads`` and ``shared_bytes`` a
+    block. ``symbol`` is the start of its fatbin in the library, ``target`` its target."""
+
+    target: str
+    symbol: str
+    tile_q: int
+    threads: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class _ImageText:
+    """An image as the binding prints it."""
+
+    symbol: str
+    number: str
+    exact: str
+    tile_q: int
+    threads: int
+    shared_bytes: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +89,7 @@ class _VariantText:
     tensors: str
     docs: tuple[str, ...]
     gradient: str
+    image: _ImageText | None
 
 
 @dataclass(frozen=True)
@@ -68,6 +98,10 @@ class _ModuleText:
     namespace: str
     spec_file: str
     features: tuple[str, ...]
+    device: str
+    target: str
+    backward: bool
+    machines: tuple[tuple[str, str], ...]
 
 
 def render_module(
@@ -77,17 +111,29 @@ def render_module(
     namespace: str,
     features: Sequence[str] = (),
     spec_file: str = "",
+    images: Mapping[str, Image] | None = None,
 ) -> dict[str, str]:
     """File name to text: ``binding.cpp``, ``name.cpp``, ``__init__.py``, its ``.pyi``, ``__main__.py``, ``py.typed``.
 
     ``namespace`` is where torch finds the ops (``torch.ops.<namespace>``) and must name this build alone; of the C++
     only ``name.cpp``, which is compiled in no time, holds it;
     ``features`` are the CPU features that any of the kernels needs, as ``__builtin_cpu_supports`` calls them;
-    ``spec_file`` is the spec's file name, for comments. The Python files expect fagen/runtime/ beside them as runtime/.
+    ``spec_file`` is the spec's file name, for comments; ``images`` are those of all variants, by name, if they are for
+    a CUDA target. The Python files expect fagen/runtime/ beside them as runtime/.
     """
+    device = "cuda" if images else "cpu"
     context = {
-        "module": _ModuleText(name, namespace, _printable(spec_file or f"{name}.yaml"), tuple(features)),
-        "variants": [_variant_text(variant) for variant in variants],
+        "module": _ModuleText(
+            name=name,
+            namespace=namespace,
+            spec_file=_printable(spec_file or f"{name}.yaml"),
+            features=tuple(features),
+            device=device,
+            target=", ".join(dict.fromkeys(image.target for image in (images or {}).values())),
+            backward=any(variant.backward for variant in variants),
+            machines=_MACHINES[device],
+        ),
+        "variants": [_variant_text(variant, (images or {}).get(variant.name)) for variant in variants],
     }
     files = {
         file: environment().get_template(f"module/{file}.j2").render(context)
@@ -119,7 +165,7 @@ def _param_arguments(variant: Variant) -> str:
     return "".join(f", Tensor {name}" for name in names)
 
 
-def _variant_text(variant: Variant) -> _VariantText:
+def _variant_text(variant: Variant, image: Image | None) -> _VariantText:
     params = tuple(_param_text(param) for param in variant.params)
     arguments = ("sink",) * variant.sink + tuple(param.name for param in variant.params)
     return _VariantText(
@@ -138,6 +184,19 @@ def _variant_text(variant: Variant) -> _VariantText:
         tensors=f"({', '.join(arguments)}{',' * (len(arguments) == 1)})",
         docs=tuple(f"    {line}".rstrip() for line in _docs(variant, params)),
         gradient=_gradient(variant),
+        image=None if image is None else _image_text(image),
+    )
+
+
+def _image_text(image: Image) -> _ImageText:
+    number = image.target.removeprefix("sm_")
+    return _ImageText(
+        symbol=image.symbol,
+        number=number.removesuffix("a"),
+        exact=_truth(number.endswith("a")),
+        tile_q=image.tile_q,
+        threads=image.threads,
+        shared_bytes=image.shared_bytes,
     )
 
 

@@ -25,6 +25,7 @@ from .errors import Problem, ToolchainError
 
 OLDEST_COMPILER = {"gcc": 11, "clang": 14}  # the oldest that kernels are tested with
 OLDEST_TORCH = (2, 10)  # the first with the stable ABI that the op binding is written against
+OLDEST_NVCC = (12, 9)  # the first that knows all targets up to sm_121
 COMPILER_NAMES = ("c++", "g++", "clang++")
 _USUAL_FOLDERS = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda")
 _PROBE_SECONDS = 20.0
@@ -47,10 +48,11 @@ class Compiler:
 
 @dataclass(frozen=True)
 class Torch:
-    """An installed PyTorch, found without importing it."""
+    """An installed PyTorch, found without importing it. ``cuda`` is the CUDA version it was built with, "" if none."""
 
     version: str
     root: Path
+    cuda: str = ""
 
     @property
     def include_dirs(self) -> tuple[Path, ...]:
@@ -66,12 +68,16 @@ class Torch:
 
 @dataclass(frozen=True)
 class Nvcc:
-    """A CUDA compiler and the headers beside it."""
+    """A CUDA compiler, which knows where its headers are."""
 
     path: Path
     version: str
-    include_dirs: tuple[Path, ...]
     origin: str  # which rule found it, for `fagen doctor`
+
+    @property
+    def identity(self) -> str:
+        """Equal for two that make the same code, wherever they are installed; it goes into keys."""
+        return f"nvcc {self.version}"
 
 
 def find_compiler(environ: Mapping[str, str] | None = None) -> Compiler:
@@ -171,7 +177,7 @@ def find_torch() -> Torch:
     if numbers < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
         raise ToolchainError(Problem(f"PyTorch {version} is too old", hint=f"pip install 'torch>={oldest}'"))
-    torch = Torch(version, root)
+    torch = Torch(version, root, _torch_line(root, "cuda") or "")
     if not (torch.include_dirs[0] / "torch" / "csrc" / "stable" / "library.h").is_file():
         raise ToolchainError(
             Problem(f"PyTorch {version} at {root} has no C++ headers", hint="reinstall it: pip install torch")
@@ -188,20 +194,22 @@ def find_nvcc(environ: Mapping[str, str] | None = None, roots: Sequence[Path] | 
 
     ``roots`` are the site-packages folders searched for wheels (default: those of this Python). A stray ``:`` in
     CUDA_HOME is forgiven; a folder that it names and that holds no nvcc is reported only if no other place has one.
+    One that is too old is passed over likewise.
     """
     environ = os.environ if environ is None else environ
     looked: list[str] = []
     for path, origin in _nvcc_places(environ, _site_packages() if roots is None else roots):
         if os.access(path, os.X_OK) and path.is_file():
             version = _nvcc_version(str(path))
-            if version is not None:
-                include = tuple(d for d in (path.parent.parent / "include",) if d.is_dir())
-                return Nvcc(path, version, include, origin)
+            if version is not None and tuple(map(int, version.split(".")[:2])) >= OLDEST_NVCC:
+                return Nvcc(path, version, origin)
+            origin += f", {version}, which is too old" if version else ", which does not run"
         looked.append(f"{path} ({origin})")
     raise ToolchainError(
         Problem(
             f"no nvcc: looked on PATH{''.join(', ' + place for place in looked)}",
-            hint="pip install 'fagen[cuda]', or install the CUDA toolkit and set CUDA_HOME to its folder",
+            hint=f"pip install 'fagen[cuda]', or install the CUDA toolkit ({'.'.join(map(str, OLDEST_NVCC))} or newer) "
+            "and set CUDA_HOME to its folder",
         )
     )
 
@@ -291,15 +299,21 @@ def _split_command(text: str) -> list[str]:
 
 
 def _torch_version(root: Path) -> str:
-    try:
-        match = re.search(r"^__version__ = '([^']+)'", (root / "version.py").read_text(), re.MULTILINE)
-    except OSError:
-        match = None
-    if match:
-        return match.group(1)
+    found = _torch_line(root, "__version__")
+    if found:
+        return found
     from importlib.metadata import version  # a build from source has no such line
 
     return version("torch")
+
+
+def _torch_line(root: Path, name: str) -> str | None:
+    """What torch/version.py sets ``name`` to, if to a text."""
+    try:
+        match = re.search(rf"^{name}(?:: [^=]+)? = '([^']+)'", (root / "version.py").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return match.group(1) if match else None
 
 
 def _site_packages() -> list[Path]:

@@ -1,8 +1,9 @@
 """Compiled objects and check verdicts, kept by the hash of what made them, shared by every build of this user.
 
-An entry is the object ``<key>.o`` (with ``<key>.gcno`` if it counts lines) and, written after it, ``<key>.json`` with
-hashes, time and peak memory. All get there by rename, so a reader sees a whole entry or none; one cut short by a power
-failure fails its hashes and counts as none. Nothing is written by a lookup.
+An entry is the object ``<key>.o`` (with ``<key>.gcno`` if it counts lines; with ``<key>.ptx`` and ``<key>.txt``, what
+the compiler said, if it is CUDA) and, written after it, ``<key>.json`` with hashes, time and peak memory. All get there
+by rename, so a reader sees a whole entry or none; one cut short by a power failure fails its hashes and counts as none.
+Nothing is written by a lookup.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .compile_unit import put, read_entry
 
 _LIMIT_BYTES = 2 << 30
 _ABANDONED_SECONDS = 3600.0
+_BESIDE = (".gcno", ".ptx", ".txt")
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Entry:
-    """A compiled object, what gcov needs to know of it if it counts lines, and what compiling it took."""
+    """A compiled object, the files kept beside it by suffix, and what compiling it took."""
 
     data: bytes
-    notes: bytes | None
+    beside: Mapping[str, bytes]
     cost: Cost
 
 
@@ -52,13 +54,16 @@ class Cache:
         """Where the object of ``key`` is, or will be."""
         return self.root / "objects" / key[:2] / f"{key}.o"
 
-    def lookup(self, key: str) -> Entry | None:
-        """The object of ``key``, if it is there and whole. Its bytes: the file may be trimmed at any time."""
-        found = read_entry(self.object_path(key))
+    def lookup(self, key: str, beside: Iterable[str] = ()) -> Entry | None:
+        """The object of ``key`` and the files of these suffixes beside it, if all are there and whole.
+
+        Their bytes: the files may be trimmed at any time.
+        """
+        found = read_entry(self.object_path(key), beside)
         if found is None:
             return None
-        record, data, notes = found
-        return Entry(data, notes, Cost(record["seconds"], record["peak_mb"]))
+        record, data, contents = found
+        return Entry(data, contents, Cost(record["seconds"], record["peak_mb"]))
 
     def touch(self, keys: Iterable[str]) -> None:
         """Mark objects as used now, so that :meth:`trim` keeps them."""
@@ -113,26 +118,16 @@ class Cache:
             ) from None
 
     def trim(self, limit_bytes: int = _LIMIT_BYTES) -> None:
-        """Delete the objects longest unused until the cache is below its limit, and what killed compilers left."""
+        """Delete the objects longest unused until the cache is below its limit, and what killed compilers left.
+
+        So are the emulator's programs, which have as much room again.
+        """
         for path in (self.root / "objects").glob("*/.tmp-*"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                     path.unlink()
-        entries = []
-        for path in (self.root / "objects").glob("*/*.o"):
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            entries.append((status.st_mtime, status.st_size, path))
-        total = sum(size for _, size, _ in entries)
-        for _, size, path in sorted(entries):
-            if total <= limit_bytes:
-                return
-            path.with_suffix(".json").unlink(missing_ok=True)
-            path.with_suffix(".gcno").unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-            total -= size
+        _keep_newest((self.root / "objects").glob("*/*.o"), limit_bytes)
+        _keep_newest((self.root / "emulate").glob("*.so"), limit_bytes)
 
 
 def locate_cache(environ: Mapping[str, str] | None = None) -> Cache:
@@ -154,6 +149,28 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path`` so that a reader sees the old file or the new one, never a part."""
     _make_private(path.parent)
     put(path, data)
+
+
+def _keep_newest(paths: Iterable[Path], limit_bytes: int) -> None:
+    """Delete the files longest unused, with what is beside them, until the rest is within the limit."""
+    entries = []
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        size = status.st_size
+        for suffix in _BESIDE:
+            with contextlib.suppress(OSError):
+                size += path.with_suffix(suffix).stat().st_size
+        entries.append((status.st_mtime, size, path))
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
+        if total <= limit_bytes:
+            return
+        for suffix in (".json", *_BESIDE, path.suffix):
+            path.with_suffix(suffix).unlink(missing_ok=True)
+        total -= size
 
 
 def _make_private(folder: Path) -> None:

@@ -10,20 +10,25 @@ import secrets
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckError, Problem, SpecError
+from ..errors import CheckError, Problem, SpecError, UsageError
 from ..runtime.check.drive import Wish, check_variants
 from ..runtime.check.report import FAILED, CheckReport, VariantReport, explain
-from .cache import Cache
+from ..runtime.check.where import Where, find_where
+from ..toolchain import find_torch
+from .cache import Cache, locate_cache
 from .keys import digest, tree_digest
 from .progress import Progress, Silent
 
 SEED = 0  # of a build's check, so that building the same again finds the same
 BUDGET = 60.0  # seconds for a build's check, all variants together
-_RUNTIME = Path(__file__).resolve().parents[1] / "runtime"
+EMULATED_SECONDS = 30.0  # for each variant, if that is longer: twice what most need on two idle cores
+_ROOT = Path(__file__).resolve().parents[1]
+_RUNTIME = _ROOT / "runtime"
 _PLACES = ("line", "column")
 _COVERAGE = Path(__file__).resolve().parent / "coverage.py"
 
@@ -38,20 +43,25 @@ def check_module(
 ) -> dict[str, Any]:
     """A build's check: what the manifest of the module in ``folder`` is to say of it.
 
-    That is ``check`` (the summary) and ``variants`` (each entry with its report under ``check``). Verdicts are looked
-    up in ``cache`` and kept there. Raises :class:`CheckError`, saying what is wrong and how to repeat it (``command``
-    begins that, up to the variant's name), if a variant computes a wrong number.
+    That is ``check`` (the summary) and ``variants`` (each entry with its report under ``check``). Kernels for cards run
+    on one that is here, else in the emulator. Verdicts are looked up in ``cache`` and kept there. Raises
+    :class:`CheckError`, saying what is wrong and how to repeat it (``command`` begins that, up to the variant's name),
+    if a variant computes a wrong number.
     """
+    manifest = _manifest(folder)
+    where = _where(manifest, None)
+    budget = max(BUDGET, EMULATED_SECONDS * len(manifest["variants"]) if where.emulator else 0.0)
     report = check_folder(
-        folder, level=level, seed=SEED, budget=BUDGET if level == "auto" else None, cache=cache, progress=progress,
+        folder, level=level, seed=SEED, budget=budget if level == "auto" else None, cache=cache, progress=progress,
         command=command,
     )  # fmt: skip
     if report.verdict == FAILED:
         raise CheckError([_problem(entry) for entry in report.variants if entry.verdict == FAILED])
     found = {entry.variant: _lasting(entry) for entry in report.variants}
-    entries = [{**entry, "check": found[entry["variant"]["name"]]} for entry in _manifest(folder)["variants"]]
+    entries = [{**entry, "check": found[entry["variant"]["name"]]} for entry in manifest["variants"]]
     summary = {
         "verdict": report.verdict,
+        "on": where.title,
         "level": level,
         "seed": SEED,
         "mutants": sum(entry.mutants for entry in report.variants),
@@ -68,6 +78,7 @@ def check_folder(
     level: str = "auto",
     seed: int | None = None,
     case: str | None = None,
+    on: str | None = None,
     budget: float | None = None,
     cache: Cache | None = None,
     progress: Progress | None = None,
@@ -76,15 +87,18 @@ def check_folder(
     """Check the module in ``folder``, or those of its variants that are named, in processes of their own.
 
     ``level`` is "auto" or "full"; ``seed`` None draws a new one; ``case`` runs that case alone; ``budget`` is in
-    seconds, for all variants together. With a ``cache``, verdicts kept there are not found again. Raises
-    :class:`SpecError` for a variant that there is not.
+    seconds, for all variants together. ``on`` ("device" or "emulator") says where kernels for cards are to run; None
+    is the best there is. With a ``cache``, verdicts kept there are not found again. Raises :class:`SpecError` for a
+    variant that there is not, :class:`UsageError` where ``on`` cannot be had.
     """
     begun = time.monotonic()
     progress = progress or Silent()
-    entries = {entry["variant"]["name"]: entry for entry in _manifest(folder)["variants"]}
+    manifest = _manifest(folder)
+    where = _where(manifest, on)
+    entries = {entry["variant"]["name"]: entry for entry in manifest["variants"]}
     wanted = _known(list(names) if names else list(entries), entries)
     seed = secrets.randbelow(2**31) if seed is None else seed
-    keys = {name: _key(entries[name], level, seed) for name in wanted} if cache and not case else {}
+    keys = {name: _key(entries[name], level, seed, where) for name in wanted} if cache and not case else {}
     reports = {name: _kept(cache, key) for name, key in keys.items()} if cache else {}
     cached = [name for name, report in reports.items() if report is not None]
     fresh = [name for name in wanted if name not in cached]
@@ -92,9 +106,9 @@ def check_folder(
     for name in cached:
         progress.start(name)
         progress.finish(name, "passed before")
-    wish = Wish(seed, level, case, command or f"fagen check {shlex.quote(str(folder))} -v")
+    wish = Wish(seed, level, case, command or f"fagen check {shlex.quote(str(folder))} -v", where)
     found = check_variants(folder, fresh, wish, budget=budget, watcher=progress)
-    if level == "full" and not case:
+    if level == "full" and not case and not where.title:
         found = _with_lines(folder, found, seed, cache, progress)
     for name, verdict in zip(fresh, found, strict=True):
         reports[name] = verdict
@@ -131,7 +145,19 @@ def _known(names: list[str], entries: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _key(entry: Mapping[str, Any], level: str, seed: int) -> str:
+def _where(manifest: Mapping[str, Any], on: str | None) -> Where:
+    """Where the module's kernels are to run. Raises :class:`UsageError` where that cannot be as ``on`` asks."""
+    target = manifest.get("target", "cpu")
+    if target == "cpu" and on is None:
+        return Where()
+    try:
+        where = find_where(target, on, cuda=bool(find_torch().cuda), emulator=str(_ROOT.parent))
+    except LookupError as error:
+        raise UsageError(Problem(str(error))) from None
+    return replace(where, cache=str(locate_cache().root)) if where.emulator else where
+
+
+def _key(entry: Mapping[str, Any], level: str, seed: int, where: Where) -> str:
     """Of a verdict: what was run, on what, and by which check."""
     return digest(
         {
@@ -139,6 +165,7 @@ def _key(entry: Mapping[str, Any], level: str, seed: int) -> str:
             "variant": _without_places(entry["variant"]),
             "tiles": [entry["plan"]["forward"], entry["plan"]["backward"]],
             "check": _check_digest(),
+            "where": [where.title, tree_digest([_ROOT / "emulate"], (".py", ".cpp", ".h")) if where.emulator else ""],
             "level": level,
             "seed": seed,
         }
@@ -178,4 +205,5 @@ def _lasting(report: VariantReport) -> dict[str, Any]:
 def _problem(report: VariantReport) -> Problem:
     _, _, *lines, repeat = explain(report)
     text = "; ".join(line.strip() for line in lines)
-    return Problem(f"{report.variant} computes a wrong number: {text}", hint=repeat.strip())
+    what = "has a fault" if report.failures[0].measure == "fault" else "computes a wrong number"
+    return Problem(f"{report.variant} {what}: {text}", hint=repeat.strip())

@@ -32,8 +32,8 @@ class Unit:
     """One translation unit.
 
     ``file`` is its name in the private folder, ``label`` what people call it. ``flags`` are part of ``key``;
-    ``local_flags`` (paths on this machine) are not. With ``notes``, the compiler also writes what gcov needs to know of
-    the source, and the cache keeps it beside the object.
+    ``local_flags`` (paths on this machine) are not. ``beside`` are suffixes of the files that are kept beside the
+    object (see compile_unit.py). ``commands``, if there are any, make the object in place of the C++ compiler's own.
     """
 
     file: str
@@ -42,7 +42,8 @@ class Unit:
     flags: tuple[str, ...]
     key: str
     local_flags: tuple[str, ...] = ()
-    notes: bool = False
+    beside: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass
@@ -74,11 +75,11 @@ def compile_units(
     result = Compiled()
     missing = []
     for unit in units:
-        entry = cache.lookup(unit.key)
+        entry = cache.lookup(unit.key, unit.beside)
         if entry is None:
             missing.append(unit)
         else:
-            write_object(object_of(unit, work), entry.data, entry.notes)
+            write_object(object_of(unit, work), entry.data, entry.beside)
             result.cached[unit.label] = entry.cost
     if not missing:
         return result
@@ -100,15 +101,22 @@ def compile_units(
 
 
 def object_of(unit: Unit, work: Path) -> Path:
-    """Where the object of a unit is in the private folder, its notes beside it."""
+    """Where the object of a unit is in the private folder, what is kept with it beside it."""
     # Objects that count lines keep this name inside them: what they count goes to KEY.gcda.
-    return work / f"{unit.key}.o"
+    return work / object_name(unit.key)
 
 
-def compile_command(unit: Unit, compiler: Compiler, output: str) -> list[str]:
-    """The command that compiles a unit in a folder holding its source and ``include/``."""
+def object_name(key: str) -> str:
+    """What the object of a key is called."""
+    return f"{key}.o"
+
+
+def compile_commands(unit: Unit, compiler: Compiler, output: str) -> list[list[str]]:
+    """The commands that compile a unit in a folder holding its source and ``include/``."""
+    if unit.commands:
+        return [list(command) for command in unit.commands]
     command = [*compiler.command, *unit.flags, *unit.local_flags, "-Iinclude", "-fdiagnostics-color=never"]
-    return [*command, "-c", unit.file, "-o", output]
+    return [[*command, "-c", unit.file, "-o", output]]
 
 
 def _write_inputs(work: Path, units: Sequence[Unit], headers: Headers, compiler: Compiler, cache: Cache) -> None:
@@ -125,11 +133,11 @@ def _write_inputs(work: Path, units: Sequence[Unit], headers: Headers, compiler:
         entries.append(
             {
                 "key": unit.key,
-                "command": compile_command(unit, compiler, output),
+                "commands": compile_commands(unit, compiler, output),
                 "output": output,
                 "log": f"{index}.log",
                 "object": str(cache.object_path(unit.key)),
-                "notes": unit.notes,
+                "beside": unit.beside,
             }
         )
         # The object in the cache is no ninja output: names there may hold anything, and ninja needs none of them.
@@ -195,7 +203,7 @@ def _take_event(
                 label=unit.label,
                 folder=work,
                 file=unit.file,
-                command=tuple(plan["command"]),
+                command=tuple(plan["commands"][event["step"]]),
                 status=event["status"],
                 output=(work / plan["log"]).read_text(encoding="utf-8", errors="replace"),
             )

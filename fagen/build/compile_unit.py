@@ -5,7 +5,8 @@
 
 Under a lock per key, so that builders that need the same object compile it once. The object goes into the cache by
 rename as soon as it is made: a killed build keeps what it had finished. It is in the builder's own folder, too: another
-builder may trim the cache at any time.
+builder may trim the cache at any time. So are the files beside it that a unit asks for, each named by its suffix
+(``.txt``: all that its commands printed).
 
 A disk that is full is said on stderr, which ninja passes on: the files of this builder may be on that disk.
 """
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -50,62 +52,71 @@ def make(plan: dict, index: str) -> int:
     lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    found = read_entry(target)  # another builder may have put it there meanwhile
+    found = read_entry(target, unit["beside"])  # another builder may have put it there meanwhile
     if found is not None:
-        record, data, notes = found
-        write_object(output, data, notes)
+        record, data, beside = found
+        write_object(output, data, beside)
         tell(plan, index, "cached", seconds=record["seconds"], peak_mb=record["peak_mb"])
         return 0
     tell(plan, index, "start")
     started = time.monotonic()
-    done = subprocess.run(
-        unit["command"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False
-    )
+    printed = b""
+    for step, command in enumerate(unit["commands"]):
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False
+        )
+        printed += done.stdout
+        if done.returncode != 0:
+            line = no_room_line(done.stdout.decode(errors="replace"))
+            if line is not None:
+                print(line, file=sys.stderr)
+                return 1
+            Path(unit["log"]).write_bytes(done.stdout)
+            tell(plan, index, "failed", status=done.returncode, step=step)
+            return 1
     seconds = time.monotonic() - started
     peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    if done.returncode != 0:
-        line = no_room_line(done.stdout.decode(errors="replace"))
-        if line is not None:
-            print(line, file=sys.stderr)
-            return 1
-        Path(unit["log"]).write_bytes(done.stdout)
-        tell(plan, index, "failed", status=done.returncode)
-        return 1
+    output.with_suffix(".txt").write_bytes(printed)
     data = output.read_bytes()
-    record = {"sha256": hashlib.sha256(data).hexdigest(), "seconds": round(seconds, 3), "peak_mb": round(peak_mb, 1)}
+    beside = {suffix: output.with_suffix(suffix).read_bytes() for suffix in unit["beside"]}
+    record = {
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "seconds": round(seconds, 3),
+        "peak_mb": round(peak_mb, 1),
+        "beside": {suffix: hashlib.sha256(content).hexdigest() for suffix, content in beside.items()},
+    }
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if unit["notes"]:
-        notes = output.with_suffix(".gcno").read_bytes()
-        record["notes_sha256"] = hashlib.sha256(notes).hexdigest()
-        put(target.with_suffix(".gcno"), notes)
+    for suffix, content in beside.items():
+        put(target.with_suffix(suffix), content)
     put(target, data)
     put(target.with_suffix(".json"), json.dumps(record).encode())
     tell(plan, index, "done", seconds=record["seconds"], peak_mb=record["peak_mb"])
     return 0
 
 
-def read_entry(target: Path) -> "tuple[dict, bytes, bytes | None] | None":
-    """What the cache holds at ``target``: the record, the object and its notes, if all are there and whole."""
+def read_entry(target: Path, beside: Iterable[str]) -> "tuple[dict, bytes, dict[str, bytes]] | None":
+    """What the cache holds at ``target``: the record, the object and, by suffix, the files ``beside`` it, if all are
+    there and whole."""
     try:
         record = json.loads(target.with_suffix(".json").read_bytes())
         record["seconds"], record["peak_mb"] = float(record["seconds"]), float(record["peak_mb"])
-        data, notes = target.read_bytes(), None
+        data = target.read_bytes()
         if hashlib.sha256(data).hexdigest() != record["sha256"]:
             return None
-        if "notes_sha256" in record:
-            notes = target.with_suffix(".gcno").read_bytes()
-            if hashlib.sha256(notes).hexdigest() != record["notes_sha256"]:
+        found = {suffix: target.with_suffix(suffix).read_bytes() for suffix in beside}
+        for suffix, content in found.items():
+            if hashlib.sha256(content).hexdigest() != record["beside"][suffix]:
                 return None
-        return record, data, notes
+        return record, data, found
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def write_object(output: Path, data: bytes, notes: "bytes | None") -> None:
-    """Put an object, and its notes beside it, into a builder's own folder."""
+def write_object(output: Path, data: bytes, beside: Mapping[str, bytes]) -> None:
+    """Put an object, and the files beside it, into a builder's own folder."""
     output.write_bytes(data)
-    if notes is not None:
-        output.with_suffix(".gcno").write_bytes(notes)
+    for suffix, content in beside.items():
+        output.with_suffix(suffix).write_bytes(content)
 
 
 def put(path: Path, data: bytes) -> None:

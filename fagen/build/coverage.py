@@ -158,7 +158,14 @@ def _unit(folder: Path, plan: Plan, direction: str, headers: Headers, compiler: 
     text = (folder / "sources" / file).read_text(encoding="utf-8")
     flags = (*plan.flags_of(direction), *(_FLAGS if counting else ()))
     key = object_key(text, flags, headers, compiler=compiler.identity)
-    return Unit(file, f"{plan.variant.name} {direction}" + ", counting" * counting, text, flags, key, notes=counting)
+    return Unit(
+        file,
+        f"{plan.variant.name} {direction}" + ", counting" * counting,
+        text,
+        flags,
+        key,
+        beside=(".gcno",) * counting,
+    )
 
 
 def _from_json(output: str, file: str) -> Iterator[tuple[int, int]]:

@@ -14,7 +14,9 @@ from ..errors import CompileError, Problem
 _ERROR = re.compile(
     r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? (?:fatal )?error: (?P<message>.*)$", re.MULTILINE
 )
-_PLAIN_ERROR = re.compile(r"^(?:[^:\n]*: )?(?:fatal )?error: (?P<message>.*)$", re.MULTILINE)
+# As nvcc's front end prints it: `a.cu(12): error: ...`, `a.cu(12): error #20: ...`; ptxas has no place in a source.
+_CUDA_ERROR = re.compile(r"^(?P<file>[^(\n]+)\((?P<line>\d+)\): error(?: #[\w-]+)?: (?P<message>.*)$", re.MULTILINE)
+_PLAIN_ERROR = re.compile(r"^(?:[^:\n]*: |ptxas )?(?:fatal )?(?:error|fatal) *: (?P<message>.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ def compile_error(failure: Failure, kept: Path) -> CompileError:
                 hint=f"run fewer at once, as `MAX_JOBS=1 fagen build ...`; {hint}",
             )
         )
-    first = _ERROR.search(failure.output)
+    first = _ERROR.search(failure.output) or _CUDA_ERROR.search(failure.output)
     if first is not None:
-        column = first["column"]
+        column = first.groupdict().get("column")
         return CompileError(
             Problem(
                 f"{first['message']} (compiling {failure.label})",
@@ -69,9 +71,9 @@ def _keep(failure: Failure, kept: Path) -> Path:
     """Copy what the command reads to ``kept``; returns the path to show."""
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    source = failure.folder / failure.file
-    if source.is_file():
-        shutil.copyfile(source, kept / failure.file)
+    for name in {failure.file, *failure.command}:
+        if Path(name).name == name and (failure.folder / name).is_file():
+            shutil.copyfile(failure.folder / name, kept / name)
     if (failure.folder / "include").is_dir():
         shutil.copytree(failure.folder / "include", kept / "include")
     (kept / "error.txt").write_text(f"{shlex.join(failure.command)}\n{failure.output}", encoding="utf-8")

@@ -30,10 +30,10 @@ from .room import is_no_room, no_room
 class Job:
     """One module to build.
 
-    ``fill`` writes all files of the module but the library and the manifest into the folder it is given. ``check``
-    imports the module from the first folder it is given and returns what the manifest adds for it; it raises
-    :class:`CheckError` if a variant is wrong, and then the module is kept in the second. ``inputs`` is equal for two
-    jobs that give the same module.
+    ``fill`` writes all files of the module but the library and the manifest into the first folder it is given, and
+    returns what the manifest adds for them; the second has the objects. ``check`` imports the module from the first
+    folder it is given and returns what the manifest adds for it; it raises :class:`CheckError` if a variant is wrong,
+    and then the module is kept in the second. ``inputs`` is equal for two jobs that give the same module.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Job:
     link_flags: Sequence[str]
     manifest: Mapping[str, Any]
     check_level: str
-    fill: Callable[[Path], None]
+    fill: Callable[[Path, Path, Progress], Mapping[str, Any]]
     check: Callable[[Path, Path, Progress], Mapping[str, Any]]
 
 
@@ -128,14 +128,14 @@ def _build(job: Job, places: Places, tools: Tools, private: Path, jobs: int | No
     inputs = [work / "name.cpp", *(object_of(unit, work) for unit in job.units)]
     link_library(module / job.library, inputs, job.link_flags, tools.compiler, places.failed)
     lap("link")
-    job.fill(module)
-    write_manifest(module, job.manifest)
+    manifest = {**job.manifest, **job.fill(module, work, progress)}
+    write_manifest(module, manifest)
     try:
         outcome.checks = job.check(module, places.failed / job.name, progress)
     except CheckError:
         _keep_failed(module, places)
         raise
-    write_manifest(module, {**job.manifest, **outcome.checks})
+    write_manifest(module, {**manifest, **outcome.checks})
     lap("check")
     for folder in list(module.rglob("__pycache__")):
         shutil.rmtree(folder, ignore_errors=True)

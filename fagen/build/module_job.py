@@ -6,6 +6,7 @@ import hashlib
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from ..toolchain import OLDEST_TORCH, Compiler, Torch
 from .cache import Cache
 from .check import check_module
 from .compile import Unit
+from .cuda import Resources, ptx_of, resources_of
 from .failure import shown_path
 from .job import Job
 from .keys import Headers, digest, read_headers
 from .planning import plan_spec, render_plan
 from .progress import Progress
-from .units import HOST, host_unit, kernel_unit
+from .units import HOST, host_unit, images_of, kernel_unit, nvcc_for
 
 _RUNTIME = Path(__file__).resolve().parents[1] / "runtime"
 _NAME = "name.cpp"  # the one unit that holds the namespace
@@ -47,15 +49,18 @@ def make_job(
             Problem("every variant waits for keys that are not built yet", spec.path, place.line, place.column)
         )
     plans = plan_spec(spec, variants)
+    nvcc = nvcc_for(plans)
     headers = read_headers(templates_dir() / "include")
     kernels = {
-        p.variant.name: [kernel_unit(source, headers, compiler) for source in render_plan(p, spec.path)] for p in plans
+        p.variant.name: [kernel_unit(source, p, headers, compiler, nvcc) for source in render_plan(p, spec.path)]
+        for p in plans
     }
+    images = images_of(plans)
     isas = list(dict.fromkeys(p.isa for p in plans if p.isa is not None))
     features = tuple(dict.fromkeys(feature for isa in isas for feature in ISAS[isa].features))
 
     def module_files(namespace: str, of: Sequence[Variant] = variants) -> dict[str, str]:
-        return render_module(spec.name, of, namespace=namespace, features=features, spec_file=path.name)
+        return render_module(spec.name, of, namespace=namespace, features=features, spec_file=path.name, images=images)
 
     def front_key(variant: Variant) -> str:
         """Of all that stands between a caller and this variant's kernels, whatever other variants there are."""
@@ -68,14 +73,25 @@ def make_job(
     files = module_files(f"fagen_{spec.name}_{hash8}")
     name_unit = files[_NAME]
     library = f"library_{hash8}.so"
+    entries = [
+        {
+            "variant": p.variant.to_json(),
+            "plan": p.to_json(),
+            "objects": [*(unit.key for unit in kernels[p.variant.name]), front_key(p.variant)],
+        }
+        for p in plans
+    ]
 
-    def fill(folder: Path) -> None:
+    def fill(folder: Path, work: Path, progress: Progress) -> Mapping[str, Any]:
         _write_sources(folder / "sources", units, headers)
         (folder / "sources" / _NAME).write_text(name_unit, encoding="utf-8")
         for name, text in files.items():
             if name not in (HOST, _NAME):
                 (folder / name).write_text(text, encoding="utf-8")
         _copy_runtime(folder / "runtime")
+        if nvcc is None:
+            return {}
+        return {"variants": _with_resources(entries, kernels, folder, work, progress)}
 
     def run_check(folder: Path, kept: Path, progress: Progress) -> Mapping[str, Any]:
         if check == "off":
@@ -97,7 +113,8 @@ def make_job(
             "namespace": f"fagen_{spec.name}_{hash8}",
             "library": library,
             "torch": ">=" + ".".join(map(str, OLDEST_TORCH)),
-            "target": "cpu",
+            "target": plans[0].target,
+            "device": "cpu" if nvcc is None else "cuda",
             "isa": {
                 "name": ", ".join(isas),
                 "features": list(features),
@@ -108,22 +125,38 @@ def make_job(
                 "inputs": inputs,
                 "check": check,
                 "compiler": f"{compiler.kind} {compiler.version}",
+                **({} if nvcc is None else {"nvcc": nvcc.version}),
                 "torch": torch.version,
             },
-            "variants": [
-                {
-                    "variant": p.variant.to_json(),
-                    "plan": p.to_json(),
-                    "objects": [*(unit.key for unit in kernels[p.variant.name]), front_key(p.variant)],
-                }
-                for p in plans
-            ],
+            "variants": entries,
             "skipped": [{"name": name, "waits_for": list(keys)} for name, keys in spec.skipped],
         },
         check_level=check,
         fill=fill,
         check=run_check,
     )
+
+
+def _with_resources(
+    entries: Sequence[Mapping[str, Any]],
+    kernels: Mapping[str, Sequence[Unit]],
+    folder: Path,
+    work: Path,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    """``entries`` with what ptxas says of each kernel; puts their PTX into ``folder``, and tells of spills."""
+    (folder / "ptx").mkdir()
+    full = []
+    for entry in entries:
+        found: dict[str, Resources] = {}
+        for unit in kernels[entry["variant"]["name"]]:
+            (folder / "ptx" / unit.file).with_suffix(".ptx").write_bytes(ptx_of(unit, work))
+            found |= resources_of(unit, work)
+        for kernel, taken in found.items():
+            if taken.spills:
+                progress.note(f"warning: {kernel}: {taken}: registers that do not suffice cost time")
+        full.append({**entry, "resources": {kernel: asdict(taken) for kernel, taken in found.items()}})
+    return full
 
 
 def _copy_runtime(folder: Path) -> None:

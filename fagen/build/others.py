@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from .published import MANIFEST, read_manifest
 
-_FOLDERS = ("runtime", "sources")  # filled by builds; so much is known without a manifest
+_FOLDERS = ("runtime", "sources", "ptx")  # filled by builds; so much is known without a manifest
 
 
 def carry_over(old: Path, new: Path) -> tuple[str, ...]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import ToolchainError
 from ..resources import templates_dir
-from ..toolchain import Compiler, Torch, find_compiler, find_ninja, find_torch
+from ..toolchain import Compiler, Torch, find_compiler, find_ninja, find_nvcc, find_torch
 from .cache import locate_cache
 from .job import Outcome, Tools, run, write_report
 from .keys import digest, tree_digest
@@ -95,13 +97,18 @@ def _inputs_digest(path: Path, compiler: Compiler, torch: Torch) -> str | None:
         text = path.read_bytes()
     except OSError:
         return None
+    nvcc = ""
+    if b"sm_" in text or b"native" in text:  # whatever the word stands for
+        with suppress(ToolchainError):
+            nvcc = find_nvcc().identity
     return digest(
         {
             "fagen": tree_digest([_PACKAGE], (".py",)),
-            "templates": tree_digest([templates_dir()], (".j2", ".h", ".cuh", ".jinja", ".cpp", ".py")),
+            "templates": tree_digest([templates_dir()], (".j2", ".h", ".cuh", ".jinja", ".cpp", ".py", ".S")),
             "spec": [path.name, text.hex()],
             "compiler": compiler.identity,
             "torch": torch.version,
+            "nvcc": nvcc,
             "isa": resolve_isa("native"),
         }
     )
@@ -140,6 +147,11 @@ def _result(outcome: Outcome, started: float) -> BuildResult:
         "units": {
             label: {"seconds": cost.seconds, "peak_mb": cost.peak_mb, "cached": label in cached}
             for label, cost in {**compiled, **cached}.items()
+        },
+        "resources": {
+            kernel: taken
+            for entry in manifest.get("variants", [])
+            for kernel, taken in entry.get("resources", {}).items()
         },
         "jobs": outcome.compiled.jobs,
         "kept": list(outcome.kept),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from ..errors import FagenError, PlanError, Problem
 from ..plan import Plan, plan
 from ..render import Source, render
+from ..runtime.cards import Card, cards
 from ..runtime.variant import Variant
 from ..spec import Spec
 from ..target import TARGETS
@@ -19,9 +19,15 @@ from ..target import TARGETS
 
 def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
     """The plan of every variant for every target. Raises one :class:`PlanError` with all that the target cannot do."""
-    problems = [problem for name in spec.targets if (problem := _refuse_target(name, spec)) is not None]
+    found = cards() if "native" in spec.targets else ()
+    targets = {_native(found) if name == "native" else name: name for name in spec.targets}
+    problems = [
+        problem for name in targets if (problem := _refuse_target(name, spec, targets[name], found)) is not None
+    ]
+    if not problems and len(spec.targets) > 1:
+        problems = [_at(spec, spec.targets[1], "a module is built for one target so far", "write a spec for each")]
     plans = []
-    for target, variant in product(() if problems else spec.targets, variants):
+    for target, variant in product(() if problems else targets, variants):
         try:
             plans.append(plan(variant, target, spec.isa, spec=spec.name))
         except PlanError as error:
@@ -56,23 +62,29 @@ def _place_in_template(error: Exception) -> tuple[str | None, int | None]:
     return (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
 
 
-def _refuse_target(name: str, spec: Spec) -> Problem | None:
-    built = ", ".join(other for other, target in TARGETS.items() if target.built)
+def _native(found: Sequence[Card]) -> str:
+    """The target that makes the most of the first card, "native" if there is none."""
+    if not found:
+        return "native"
+    return next((name for name in TARGETS if name.removesuffix("a") == found[0].target), found[0].target)
+
+
+def _refuse_target(name: str, spec: Spec, asked: str, found: Sequence[Card]) -> Problem | None:
+    built = [other for other, target in TARGETS.items() if target.built]
     if name == "native":
-        message = (
-            "target native: no GPU is visible here" if not _gpu_visible() else "target native: no GPU is built for yet"
-        )
-        return _at(spec, name, message, f"name a target: {', '.join(TARGETS)} (built so far: {built})")
-    if not TARGETS[name].built:
-        return _at(spec, name, f"target {name}: its schedule is not built yet", f"built so far: {built}")
-    return None
+        hint = f"name a target: {', '.join(TARGETS)} (built so far: {', '.join(built)})"
+        return _at(spec, asked, "target native: no GPU is visible here", hint)
+    if name in built:
+        return None
+    hint = f"built so far: {', '.join(built)}"
+    running = [other for other in built if other != "cpu" and found and found[0].runs(other)]
+    if running:
+        hint += f"; of these, {found[0]} runs {', '.join(running)}"
+    which = f"native, {name}" if asked == "native" else name
+    return _at(spec, asked, f"target {which}: its schedule is not built yet", hint)
 
 
 def _at(spec: Spec, target: str, message: str, hint: str) -> Problem:
     """A problem where the spec names a target."""
     place = spec.target_places[target]
     return Problem(message, spec.path, place.line, place.column, hint)
-
-
-def _gpu_visible() -> bool:
-    return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and Path("/dev/nvidia0").exists()

@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..runtime.cards import cards
+from ..runtime.check.where import EMULATOR
+from ..toolchain import find_torch
+
 MANIFEST = "manifest.json"
 LEVELS = {"off": 0, "auto": 1, "full": 2}  # of checking; a module checked more than asked is good enough
 
@@ -59,7 +63,10 @@ def damaged_file(folder: Path, manifest: Mapping[str, Any]) -> str | None:
 
 
 def is_current(folder: Path, inputs: str, check: str) -> bool:
-    """Whether ``folder`` holds, undamaged, what these inputs give, checked at least as much as ``check`` asks."""
+    """Whether ``folder`` holds, undamaged, what these inputs give, checked at least as much as ``check`` asks.
+
+    What only the emulator has run is not, once there is a card that can.
+    """
     manifest = read_manifest(folder)
     if manifest is None or manifest.get("name") != folder.name:  # a copy under another name is nobody's module
         return False
@@ -68,7 +75,14 @@ def is_current(folder: Path, inputs: str, check: str) -> bool:
         return False
     if LEVELS.get(build.get("check", ""), -1) < LEVELS[check]:
         return False
+    if check != "off" and (manifest.get("check") or {}).get("on") == EMULATOR and _can_run(manifest["target"]):
+        return False
     return damaged_file(folder, manifest) is None
+
+
+def _can_run(target: str) -> bool:
+    """Whether there is a card that runs kernels for ``target``, and a torch that can use it."""
+    return any(card.runs(target) for card in cards()) and bool(find_torch().cuda)
 
 
 def find_current(out: Path, inputs: str, check: str) -> Path | None:

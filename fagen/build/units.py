@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+from ..plan import Plan
 from ..render import Source
-from ..render_module import HOST_FLAGS, LINK_FLAGS
-from ..toolchain import Compiler, Torch
+from ..render_module import HOST_FLAGS, LINK_FLAGS, Image
+from ..target import TARGETS
+from ..toolchain import Compiler, Nvcc, Torch, find_nvcc
 from .compile import Unit
+from .cuda import cuda_unit, image_symbol
 from .keys import Headers, object_key
 
 HOST = "binding.cpp"
 
 
-def kernel_unit(source: Source, headers: Headers, compiler: Compiler) -> Unit:
+@runtime_checkable
+class OnDevice(Protocol):
+    """What a schedule for cards chose for a kernel, as far as its launches depend on it."""
+
+    @property
+    def tile_q(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def shared_bytes(self) -> int: ...
+
+
+def nvcc_for(plans: Iterable[Plan]) -> Nvcc | None:
+    """The CUDA compiler, if any of the plans needs it. Raises :class:`ToolchainError` where there is none then."""
+    return find_nvcc() if any(TARGETS[plan.target].device is not None for plan in plans) else None
+
+
+def kernel_unit(source: Source, plan: Plan, headers: Headers, compiler: Compiler, nvcc: Nvcc | None) -> Unit:
     """The unit of one direction of a variant."""
+    if nvcc is not None:
+        return cuda_unit(source, plan.target, headers, nvcc, compiler)
     key = object_key(source.text, source.flags, headers, compiler=compiler.identity)
     return Unit(source.name, f"{source.variant} {source.direction}", source.text, tuple(source.flags), key)
+
+
+def images_of(plans: Iterable[Plan]) -> dict[str, Image]:
+    """By variant, what the host unit must know of the kernels of those that are for cards."""
+    return {
+        plan.variant.name: Image(
+            target=plan.target,
+            symbol=image_symbol(plan.variant.name, "forward"),
+            tile_q=plan.forward.tile_q,
+            threads=plan.forward.threads,
+            shared_bytes=plan.forward.shared_bytes,
+        )
+        for plan in plans
+        if isinstance(plan.forward, OnDevice)
+    }
 
 
 def host_unit(text: str, headers: Headers, compiler: Compiler, torch: Torch) -> Unit:

@@ -93,6 +93,10 @@ def check(
     variant: VariantOption = None,
     case: Annotated[str | None, typer.Option(help="Only this case, as a failed check names it.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed of the inputs; a new one if not given.")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(help="Where kernels for cards run: device or emulator.", show_default="a card that fits, if any"),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Every case, however long it takes.")] = False,
     out: OutOption = Path("generated"),
     as_json: JsonOption = False,
@@ -103,11 +107,12 @@ def check(
     fagen check cpu                          all variants of generated/cpu, a new seed
     fagen check cpu -v causal_d64 --seed 7   one variant, given inputs
     fagen check cpu --full --json
+    fagen check a100 --on emulator           on this CPU, whatever cards there are
     """
     with errors_shown(as_json):
         from .checking import check_again
 
-        check_again(module, out, variant or [], case, seed, full=full, as_json=as_json)
+        check_again(module, out, variant or [], case, seed, on, full=full, as_json=as_json)
 
 
 @app.command()

@@ -14,7 +14,8 @@ import typer
 
 from ..bench.report import BenchReport, draw, summary
 from ..bench.run import Options, bench
-from ..errors import FagenError
+from ..build.failure import shown_path
+from ..errors import FagenError, Problem, UsageError
 from .listing import find_module, read_module
 from .output import print_json, print_table
 from .size import parse_size
@@ -40,7 +41,14 @@ def bench_module(
     """
     limits = dict(_limit(text) for text in at_least)
     folder = find_module(what, out)
-    known = [entry["variant"]["name"] for entry in read_module(folder)["variants"]]
+    manifest = read_module(folder)
+    if manifest.get("device", "cpu") != "cpu":
+        raise UsageError(
+            Problem(
+                f"{shown_path(folder)} is built for {manifest['target']}; only modules for the CPU are measured yet"
+            )
+        )
+    known = [entry["variant"]["name"] for entry in manifest["variants"]]
     for name in variants:
         if name not in known:
             raise typer.BadParameter(f"no variant {name}; there are {', '.join(known)}", param_hint="--variant")

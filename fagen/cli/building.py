@@ -11,6 +11,7 @@ import typer
 from ..build import BuildResult, build
 from ..build.failure import shown_path
 from ..build.published import LEVELS
+from ..runtime.check.report import place_in_words
 from .output import print_json, progress_for_terminal
 
 
@@ -47,7 +48,8 @@ def _summary(result: BuildResult) -> str:
 def _verdict(check: Mapping[str, Any] | None) -> str:
     if check is None:
         return "off"
-    text = f"{check['verdict']}; {check['killed']} of {check['mutants']} mutants told apart"
+    where = f" ({place_in_words(check['on'])})" if check.get("on") else ""
+    text = f"{check['verdict']}{where}; {check['killed']} of {check['mutants']} mutants told apart"
     if check["unrun"]:
         text += f"; no case ran {check['unrun']} lines of kernels (see `unrun` in manifest.json)"
     slow = check["verdict"] == "partial" and check["level"] == "auto"

@@ -12,14 +12,25 @@ from ..build.check import check_folder
 from ..build.published import damaged_file
 from ..errors import CheckError, FagenError, Problem, SpecError
 from ..runtime.check.report import FAILED, table
+from ..runtime.check.where import DEVICE, EMULATOR
 from .listing import find_module, read_module
 from .output import print_json, progress_for_terminal
 
 
 def check_again(
-    what: str, out: Path, names: Sequence[str], case: str | None, seed: int | None, *, full: bool, as_json: bool
+    what: str,
+    out: Path,
+    names: Sequence[str],
+    case: str | None,
+    seed: int | None,
+    on: str | None,
+    *,
+    full: bool,
+    as_json: bool,
 ) -> None:
     """Check the module ``what``, print the report, and exit with 6 if a variant computes a wrong number."""
+    if on not in (None, DEVICE, EMULATOR):
+        raise typer.BadParameter(f"expected {DEVICE} or {EMULATOR}; got {on!r}", param_hint="--on")
     folder = find_module(what, out)
     manifest = read_module(folder)
     damaged = damaged_file(folder, manifest)
@@ -30,7 +41,13 @@ def check_again(
     progress = progress_for_terminal()
     try:
         report = check_folder(
-            folder, names=names or None, level="full" if full else "auto", seed=seed, case=case, progress=progress
+            folder,
+            names=names or None,
+            level="full" if full else "auto",
+            seed=seed,
+            case=case,
+            on=on,
+            progress=progress,
         )
     finally:
         progress.close()

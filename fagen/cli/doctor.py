@@ -16,6 +16,7 @@ import typer
 from ..build.budget import DEFAULT_PEAK_MB, free_memory_mb, job_limit, usable_cores
 from ..build.cache import locate_cache
 from ..errors import FagenError, Problem, ToolchainError
+from ..runtime.cards import cards
 from ..target import native_isa
 from ..toolchain import Compiler, find_compiler, find_ninja, find_nvcc, find_torch
 from .output import print_json
@@ -23,6 +24,11 @@ from .output import print_json
 OK, WARNING, ERROR = "ok", "warning", "error"
 _SECONDS = 20
 _TRIAL = '#include <cstdint>\n#include <cmath>\nextern "C" float f(int32_t x) { return std::sqrt(float(x)); }\n'
+_CUDA_TRIAL = """
+#include <cuda_bf16.h>
+#include <cstdint>
+extern "C" __global__ void f(__nv_bfloat16* x, const int32_t* y) { x[threadIdx.x] = __float2bfloat16(y[0]); }
+"""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ def examine() -> list[Finding]:
         _required("machine", _machine),
         _cuda_home(),
         _optional("nvcc", _nvcc),
+        _optional("cards", _cards),
     ]
 
 
@@ -126,7 +133,28 @@ def _machine() -> str:
 
 def _nvcc() -> str:
     nvcc = find_nvcc()
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "trial.cu"
+        source.write_text(_CUDA_TRIAL)
+        command = [str(nvcc.path), "-std=c++17", "-arch=compute_80", "-ptx", "trial.cu", "-o", "trial.ptx"]
+        done = subprocess.run(
+            command, check=False, cwd=folder, capture_output=True, text=True, errors="replace", timeout=_SECONDS
+        )
+    if done.returncode != 0:
+        said = done.stderr + done.stdout
+        first = next((line for line in said.splitlines() if "error" in line or "fatal" in line), said.strip()[:200])
+        raise ToolchainError(
+            Problem(
+                f"{nvcc.path} cannot compile a small kernel: {first}",
+                hint="pip install --force-reinstall 'fagen[cuda]', or mend the CUDA toolkit",
+            )
+        )
     return f"{nvcc.version}, {nvcc.path} ({nvcc.origin})"
+
+
+def _cards() -> str:
+    found = ", ".join(map(str, cards()))
+    return found or "none visible: kernels for cards are checked in the emulator"
 
 
 def _cuda_home() -> Finding:

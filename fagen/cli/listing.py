@@ -12,6 +12,7 @@ from ..build.failure import shown_path
 from ..build.published import read_manifest
 from ..errors import Problem, SpecError
 from ..resources import specs_dir
+from ..runtime.check.where import EMULATOR
 from .output import print_json, print_table
 
 _COLUMNS = ("variant", "head dim", "dtype", "layout", "backward", "mask", "score")
@@ -85,11 +86,12 @@ def read_module(folder: Path) -> dict[str, Any]:
 
 
 def _summary(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    check = manifest.get("check") or {}
     return {
         "spec": manifest["spec"]["file"],
         "variants": len(manifest["variants"]),
-        "isa": manifest["isa"]["name"],
-        "check": (manifest.get("check") or {}).get("verdict", "not checked"),
+        "isa": manifest["isa"]["name"] or manifest["target"],
+        "check": check.get("verdict", "not checked") + (" (emulated)" if check.get("on") == EMULATOR else ""),
     }
 
 

@@ -1,11 +1,11 @@
 """The middle end: from a variant's expressions to the code that computes, differentiates and bounds them.
 
 In the order an expression passes through: lower (tree to graph), derive; conditions, tiles and limits (what is known
-of a mask before run time); print_cpu and print_bounds (C++), or evaluate (the same bounds, in Python).
+of a mask before run time); printer and print_bounds (C++), or evaluate (the same bounds, in Python).
 """
 
-from .code import CPU_VECTOR, ArrayDeclaration, KernelCode, ParamGrad, Snippet
+from .code import CPU_VECTOR, CUDA_SCALAR, ArrayDeclaration, KernelCode, ParamGrad, Snippet
 from .emit import emit
 from .sizes import MAX_LENGTH
 
-__all__ = ["CPU_VECTOR", "MAX_LENGTH", "ArrayDeclaration", "KernelCode", "ParamGrad", "Snippet", "emit"]
+__all__ = ["CPU_VECTOR", "CUDA_SCALAR", "MAX_LENGTH", "ArrayDeclaration", "KernelCode", "ParamGrad", "Snippet", "emit"]

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# The one dialect printed so far: C++ with GCC/Clang vector extensions, one vector of keys at a time.
+# Dialects of C++: with GCC/Clang vector extensions, one vector of keys at a time; scalars, one pair at a time.
 CPU_VECTOR = "cpu_vector"
+CUDA_SCALAR = "cuda_scalar"
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class Snippet:
     """Statements that compute one or more values of a query row and a vector of keys.
 
     ``row`` runs once a query row, with int32_t b, h, hk, i, q, q_len and kv_len in scope; ``pair`` once a vector of
-    adjacent keys, with vi j and kv (and vf s, the scaled score) in scope too. ``results`` are expressions, valid after
+    adjacent keys, with vi j and kv (and vf s, the scaled score) in scope too; in scalars once a pair, with int32_t j
+    and kv and float s. ``results`` are expressions, valid after
     ``pair``. The names that statements declare end in a digit or hold ``_at``.
     """
 
@@ -79,9 +81,9 @@ class KernelCode:
 
     ``declarations`` make the arrays of params, from a ``p`` that is ForwardParams or BackwardParams;
     ``grad_declarations`` those of gradients. ``score`` (results: x) is None where x is s; ``score_mask`` (results: x,
-    allowed) is None where there is no mask. ``score_grad`` and ``score_grad_mask`` have the results x, d x / d s, one
-    factor for each entry of ``param_grads``, and, the latter, allowed; a result may be a scalar (such as ``1.0f``)
-    where it is one for the whole row, but x and allowed never are.
+    allowed) is None where there is no mask, as is ``mask`` (result: allowed). ``score_grad`` and ``score_grad_mask``
+    have the results x, d x / d s, one factor for each entry of ``param_grads``, and, the latter, allowed; a result may
+    be a scalar (such as ``1.0f``) where it is one for the whole row, but x and allowed never are.
 
     ``tile_test`` is the body of ``Tri tile_test(int32_t b, int32_t h, Span q, Span kv)``, ``key_ranges`` that of
     ``Ranges key_ranges(int32_t b, int32_t h, Span q)`` and ``query_ranges`` that of
@@ -94,6 +96,7 @@ class KernelCode:
     grad_declarations: tuple[ArrayDeclaration, ...]
     score: Snippet | None
     score_mask: Snippet | None
+    mask: Snippet | None
     score_grad: Snippet
     score_grad_mask: Snippet | None
     param_grads: tuple[ParamGrad, ...]
@@ -110,7 +113,7 @@ class KernelCode:
     def from_json(cls, data: Mapping[str, Any]) -> KernelCode:
         """The code a plan in JSON holds."""
         values = dict(data)
-        for key in ("score", "score_mask", "score_grad", "score_grad_mask"):
+        for key in ("score", "score_mask", "mask", "score_grad", "score_grad_mask"):
             values[key] = values[key] and Snippet(**{name: tuple(part) for name, part in values[key].items()})
         for key in ("declarations", "grad_declarations"):
             values[key] = [ArrayDeclaration(**each) for each in values[key]]

@@ -9,12 +9,12 @@ from ..errors import PlanError
 from ..runtime.language import parse
 from ..runtime.variant import Expression, Param, Variant
 from .access import classify, direct_axes, owners
-from .code import CPU_VECTOR, KernelCode, ParamGrad, Snippet
+from .code import CPU_VECTOR, CUDA_SCALAR, KernelCode, ParamGrad, Snippet
 from .derive import derivative
 from .graph import Graph, Node, below
 from .lower import lower
 from .print_bounds import print_bounds
-from .print_cpu import Printer, declare_array, declare_grad, grad_name
+from .printer import Printer, declare_array, declare_grad, grad_name
 from .sizes import Sizes, settled
 
 
@@ -24,24 +24,26 @@ def emit(variant: Variant, dialect: str = CPU_VECTOR) -> KernelCode:
     Raises LanguageError where an expression does not parse, PlanError for a dialect nothing prints yet or an integer
     that does not fit 64 bits.
     """
-    if dialect != CPU_VECTOR:
-        raise PlanError(f"no printer for the dialect {dialect!r} yet")
+    if dialect not in (CPU_VECTOR, CUDA_SCALAR):
+        raise PlanError(f"no printer for the dialect {dialect!r}")
+    lanes = dialect == CPU_VECTOR
     params = {param.name: param for param in variant.params}
     graph = Graph()
     score, mask = lowered(graph, variant)
     entries = _grad_reads(score, params)
-    score_grad = _grad_snippet(graph, params, score, entries, None)
-    score_grad_mask = _grad_snippet(graph, params, score, entries, mask) if mask is not None else None
+    score_grad = _grad_snippet(graph, params, score, entries, None, lanes)
+    score_grad_mask = _grad_snippet(graph, params, score, entries, mask, lanes) if mask is not None else None
     bounds = print_bounds(graph, variant, mask)
     return KernelCode(
         declarations=tuple(declare_array(param, index) for index, param in enumerate(variant.params)),
         grad_declarations=tuple(declare_grad(param, index) for index, param in enumerate(variant.params) if param.grad),
-        score=_snippet(graph, params, score, None) if variant.score is not None else None,
-        score_mask=_snippet(graph, params, score, mask) if mask is not None else None,
+        score=_snippet(graph, params, (score,), lanes) if variant.score is not None else None,
+        score_mask=_snippet(graph, params, (score, mask), lanes) if mask is not None else None,
+        mask=_snippet(graph, params, (mask,), lanes) if mask is not None else None,
         score_grad=score_grad,
         score_grad_mask=score_grad_mask,
         param_grads=tuple(
-            _param_grad(graph, params, list(params), entry, number) for number, entry in enumerate(entries)
+            _param_grad(graph, params, list(params), entry, number, lanes) for number, entry in enumerate(entries)
         ),
         tile_test=bounds.tile_test,
         key_ranges=bounds.key_ranges,
@@ -64,9 +66,8 @@ def _lowered(graph: Graph, variant: Variant, expression: Expression, expect: Lit
     return settled(graph, lower(graph, tree, params), Sizes(params))
 
 
-def _snippet(graph: Graph, params: Mapping[str, Param], score: Node, mask: Node | None) -> Snippet:
-    printer = Printer(graph, params)
-    roots = (score,) if mask is None else (score, mask)
+def _snippet(graph: Graph, params: Mapping[str, Param], roots: tuple[Node, ...], lanes: bool) -> Snippet:
+    printer = Printer(graph, params, lanes=lanes)
     printer.visit(roots)
     return printer.snippet(*(printer.vector(root) for root in roots))
 
@@ -77,24 +78,26 @@ def _grad_reads(score: Node, params: Mapping[str, Param]) -> list[Node]:
 
 
 def _grad_snippet(
-    graph: Graph, params: Mapping[str, Param], score: Node, entries: list[Node], mask: Node | None
+    graph: Graph, params: Mapping[str, Param], score: Node, entries: list[Node], mask: Node | None, lanes: bool
 ) -> Snippet:
     slopes = [derivative(graph, score, variable) for variable in (graph.name("s"), *entries)]
     roots = (score, *slopes) if mask is None else (score, *slopes, mask)
-    printer = Printer(graph, params)
+    printer = Printer(graph, params, lanes=lanes)
     printer.visit(roots)
     results = [printer.vector(score), *(printer.text(slope) for slope in slopes)]
     return printer.snippet(*results, *(() if mask is None else (printer.vector(mask),)))
 
 
-def _param_grad(graph: Graph, params: Mapping[str, Param], order: list[str], entry: Node, number: int) -> ParamGrad:
+def _param_grad(
+    graph: Graph, params: Mapping[str, Param], order: list[str], entry: Node, number: int, lanes: bool
+) -> ParamGrad:
     """How the gradient of one read is added up. Result 0 is x, 1 is dx/ds, then come the factors."""
     name = str(entry.value)
     array = grad_name(name)
     access = classify(graph, entry)
-    printer = Printer(graph, params, f"g{number + 1}_")
+    printer = Printer(graph, params, f"g{number + 1}_", lanes=lanes)
     scatter: tuple[str, ...]
-    if access.kind == "run":
+    if access.kind == "run" and lanes:
         line = f"{array}_line{number + 1}"
         made = f"const auto {line} = {printer.line(entry, access, array)};"
         start = printer.run_start(entry, access)
@@ -105,7 +108,7 @@ def _param_grad(graph: Graph, params: Mapping[str, Param], order: list[str], ent
         if access.kind == "row":
             row, scatter = tuple(printer.row), (f"{array}.add({', '.join(['total', *indices])});",)
         else:
-            call = f"{array}.scatter_add({', '.join(['g', *indices])});"
+            call = f"{array}.{'scatter_add' if lanes else 'add'}({', '.join(['g', *indices])});"
             row, scatter = tuple(printer.row), (*printer.pair, call)
     return ParamGrad(
         param_index=order.index(name),

@@ -13,7 +13,7 @@ from .graph import Graph, Node
 from .intervals import Walker
 from .limits import NOTHING, Between, Both, Bound, Limit, When
 from .literals import float_literal
-from .print_cpu import Printer, array_name
+from .printer import Printer, array_name
 from .tiles import Conjunction, EachOf, OneOf, Possible, Shared, shared, strip
 
 _INDENT = "  "

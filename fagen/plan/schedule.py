@@ -17,7 +17,8 @@ class Schedule:
     ``make(variant, target, isa, spec)`` is the plan, or a PlanError with everything the schedule cannot do.
     ``forward`` and ``backward`` are the types of its choices, which a manifest's JSON is read back into.
     ``shared_names`` and ``direction_names`` are what its templates may print. ``key_bytes`` is the memory that forward
-    holds for a key of a key head, ``row_bytes`` that backward holds for a query row.
+    holds for a key of a key head, ``row_bytes`` that backward holds for a query row. ``suffix`` ends the names of its
+    sources.
     """
 
     make: Callable[[Variant, Target, str, str], Plan]
@@ -27,3 +28,4 @@ class Schedule:
     direction_names: Callable[[Plan, str], Mapping[str, object]]
     key_bytes: Callable[[Plan], int]
     row_bytes: Callable[[Plan], int]
+    suffix: str

@@ -8,10 +8,11 @@ from typing import Any
 from ..expr import KernelCode
 from ..runtime.variant import Variant
 from .cpu import CPU
+from .mma import MMA
 from .model import Plan
 from .schedule import Schedule
 
-_SCHEDULES = {"cpu": CPU}
+_SCHEDULES = {"cpu": CPU, "mma": MMA}
 
 
 def schedule(name: str) -> Schedule:

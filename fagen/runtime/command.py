@@ -22,6 +22,7 @@ def main(package: str, arguments: list[str] | None = None) -> int:
     checking.add_argument("--seed", type=int, help="of the inputs; a new one if not given")
     checking.add_argument("--case", help="only this case, as a failed check names it")
     checking.add_argument("--full", action="store_true", help="every case, however long it takes")
+    checking.add_argument("--on", choices=("device", "emulator"), help="where kernels for cards run")
     for command in (listing, checking):
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
     options = parser.parse_args(arguments)
@@ -34,15 +35,19 @@ def main(package: str, arguments: list[str] | None = None) -> int:
         names = [module.variant(name).name for name in options.names or module.kernels]
     except ValueError as error:
         parser.error(str(error))
-    return check_module(
-        module.folder,
-        names,
-        command=f"python -m {package} check",
-        seed=options.seed,
-        case=options.case,
-        full=options.full,
-        as_json=options.json,
-    )
+    try:
+        return check_module(
+            module.folder,
+            names,
+            command=f"python -m {package} check",
+            seed=options.seed,
+            case=options.case,
+            on=options.on,
+            full=options.full,
+            as_json=options.json,
+        )
+    except LookupError as error:
+        parser.error(str(error))
 
 
 def _list(module: Module, as_json: bool) -> int:

@@ -56,12 +56,15 @@ class Dispatcher:
         if align not in ("bottom_right", "top_left"):
             raise ValueError(f"attention: align: expected 'bottom_right' or 'top_left', found {align!r}")
         _check_tensors({"q": q, "k": k, "v": v, **({} if sink is None else {"sink": sink}), **params})
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
+        wanted = self._module.device
+        dtype = torch.get_autocast_dtype(wanted) if torch.is_autocast_enabled(wanted) else q.dtype
+        # The emulator computes on the CPU what is built for cards.
+        device = wanted if self._module.emulator is not None and q.device.type == "cpu" else q.device.type
         tensors = (q, k, v, *params.values()) if sink is None else (q, k, v, sink, *params.values())
         backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         shapes = tuple((name, p.dtype, p.dim(), p.requires_grad) for name, p in params.items())
         asked = (sink is not None, shapes, layout, backward, align, scale is not None)
-        key: tuple[Any, ...] = (mask, score, dtype, q.device.type, *asked)
+        key: tuple[Any, ...] = (mask, score, dtype, device, *asked)
         dims = (q.shape[-1], v.shape[-1])
         names = [name for name, head_dim, value_dim in self.choose(*key) if (head_dim, value_dim) == dims]
         if not names:
@@ -142,7 +145,7 @@ class Dispatcher:
             ("head_dim", request.head_dim, variant.head_dim),
             ("value_dim", request.value_dim, variant.value_dim),
             ("dtype", request.dtype, variant.dtype),
-            ("device", request.device, self._module.manifest["target"]),
+            ("device", request.device, self._module.device),
             ("sink", request.sink, variant.sink),
             ("params", {param.name for param in request.params}, {param.name for param in variant.params}),
         ]
@@ -172,7 +175,7 @@ class Dispatcher:
         wanted = self._meaning(request)
         variants = self._module.variants()
         lines = [f"attention: no variant of {self._module.name} computes {describe(request)}"]
-        if request.device != self._module.manifest["target"]:
+        if request.device != self._module.device:
             lines.append(
                 f"the module is built for {self._module.manifest['target']}, the tensors are on {request.device}"
             )

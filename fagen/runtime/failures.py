@@ -21,8 +21,11 @@ class ForwardModeError(NotImplementedError):
     """A forward-mode derivative (torch.func.jvp, dual tensors) was asked for."""
 
 
-def explain(error: Exception, name: str, tensors: Iterable[tuple[str, object]]) -> Exception | None:
-    """A better error for what torch or the library raised from a call of variant ``name``; None if that is good."""
+def explain(error: Exception, name: str, tensors: Iterable[tuple[str, object]], wanted: str) -> Exception | None:
+    """A better error for what torch or the library raised from a call of variant ``name``; None if that is good.
+
+    ``wanted`` is the device that the module is built for.
+    """
     if isinstance(error, (SecondOrderError, ForwardModeError)):
         return None
     devices = {}
@@ -36,8 +39,10 @@ def explain(error: Exception, name: str, tensors: Iterable[tuple[str, object]]) 
         places = ", ".join(f"{argument} on {device}" for argument, device in devices.items())
         return ValueError(f"{name}: expected all tensors on one device, found {places}")
     argument, device = next(iter(devices.items()))
-    if isinstance(error, NotImplementedError) and device != "cpu":
-        return ValueError(f"{name}: {argument}: expected device cpu, as the module is built for it, found {device}")
+    if isinstance(error, NotImplementedError) and device.partition(":")[0] != wanted:
+        return ValueError(
+            f"{name}: {argument}: expected device {wanted}, as the module is built for it, found {device}"
+        )
     if isinstance(error, ValueError) and ": expected dtype " in str(error):
         return DtypeError(str(error))
     return None

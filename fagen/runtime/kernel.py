@@ -26,6 +26,7 @@ class Kernel:
         self.name = name
         self.variant: Variant = module.variant(name)
         self.spec_file = module.spec_file
+        self.device = module.device
         self.spec_line = f"{module.spec_file}:{self.variant.line}"
         self.ops = module.ops[name]
         self.scale = self.variant.head_dim**-0.5 if self.variant.scale is None else self.variant.scale
@@ -85,7 +86,8 @@ class Kernel:
                     with torch._C._AutoDispatchBelowAutograd():
                         o, lse = self.ops.forward(q, k, v, *rest, scale)
         except (ValueError, TypeError, AttributeError, NotImplementedError, RuntimeError) as error:
-            better = explain(error, self.name, zip(("q", "k", "v", *self.arguments), (q, k, v, *rest), strict=True))
+            tensors = zip(("q", "k", "v", *self.arguments), (q, k, v, *rest), strict=True)
+            better = explain(error, self.name, tensors, self.device)
             if better is None:
                 raise
             try:
@@ -105,7 +107,7 @@ class Kernel:
         out: Tensor | None,
     ) -> Any:
         """The call as torch.compile and torch.export see it: the op itself, its formula registered with torch."""
-        if torch.is_autocast_enabled("cpu"):
+        if torch.is_autocast_enabled(self.device):
             q, k, v = self._cast(q, k, v)
         wants_grad = torch.is_grad_enabled() and self._requires_grad(q, k, v, rest)
         if out is not None:
@@ -140,7 +142,7 @@ class Kernel:
 
     def _cast(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Autocast: q, k and v in the variant's dtype, which the caller chose by name. Params stay as they are."""
-        if not torch.is_autocast_enabled("cpu"):
+        if not torch.is_autocast_enabled(self.device):
             return q, k, v
         return q.to(self._dtype), k.to(self._dtype), v.to(self._dtype)
 

@@ -14,6 +14,7 @@ import torch
 
 # Kept on torch.ops, the one place a process has, however many names or copies of a module it imports.
 _LOADED = vars(torch.ops).setdefault("_fagen_loaded", (threading.Lock(), {}))
+_PATHS: dict[str, Path] = vars(torch.ops).setdefault("_fagen_paths", {})
 
 
 def load(folder: Path, manifest: Mapping[str, Any], register: Callable[[torch.library.Library], None]) -> None:
@@ -37,6 +38,7 @@ def load(folder: Path, manifest: Mapping[str, Any], register: Callable[[torch.li
                 torch.ops.load_library(str(path))
             except OSError as error:
                 raise ImportError(f"fagen module {manifest['name']}: cannot load {path}: {error}") from error
+            _PATHS[namespace] = path
             loaded[namespace] = None  # in the process for good: loading a copy of it would end the process
         fragment = torch.library.Library(namespace, "FRAGMENT")
         try:
@@ -45,6 +47,11 @@ def load(folder: Path, manifest: Mapping[str, Any], register: Callable[[torch.li
             fragment._destroy()
             raise
         loaded[namespace] = fragment
+
+
+def path_of(namespace: str) -> Path:
+    """The file that a loaded namespace came from, whichever copy of the module it was."""
+    return _PATHS[namespace]
 
 
 def require_whole(path: Path, manifest: Mapping[str, Any]) -> None:

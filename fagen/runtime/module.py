@@ -43,10 +43,14 @@ class Module:
         self.folder = folder
         self.manifest = _manifest(folder)
         self.spec_file: str = self.manifest["spec"]["file"]
+        # Where its tensors must be, as torch calls it; on the CPU, too, while there is an emulator.
+        self.device: str = self.manifest.get("device", "cpu")
+        self.emulator: Any = None
         self._variants = {
             entry["variant"]["name"]: Variant.from_json(entry["variant"]) for entry in self.manifest["variants"]
         }
         library.load(folder, self.manifest, self._register)
+        self.library = library.path_of(self.manifest["namespace"])
         self.ops = {name: ops.find(self.manifest["namespace"], variant) for name, variant in self._variants.items()}
         self.kernels: dict[str, Kernel] = {}
         self._dispatcher = Dispatcher(self)

@@ -51,12 +51,13 @@ def small_job(
     ]
     inputs = digest([value, units, name])
 
-    def fill(folder: Path) -> None:
+    def fill(folder: Path, work: Path, progress: Progress) -> dict[str, object]:
         (folder / "__init__.py").write_text("")
         time.sleep(pause)
         (folder / "value.txt").write_text(str(value))
         if more is not None:
             (folder / more).write_text("more")
+        return {}
 
     def check(folder: Path, kept: Path, progress: Progress) -> dict[str, object]:
         if read_value(folder) != value:

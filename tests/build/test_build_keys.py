@@ -11,7 +11,7 @@ import pytest
 from small_job import FLAGS, HEADERS, assert_whole, build_small, small_job
 
 from fagen.build.cache import Cache
-from fagen.build.compile import compile_command
+from fagen.build.compile import compile_commands
 from fagen.build.keys import Headers, digest, object_key, read_headers, tree_digest
 from fagen.build.published import damaged_file, read_manifest
 from fagen.errors import LockError
@@ -158,5 +158,5 @@ def test_a_module_without_its_manifest_is_still_a_build_s(tmp_path: Path) -> Non
 def test_the_command_has_no_absolute_path_of_the_build() -> None:
     """So a failing source can be compiled again where it is kept."""
     unit = small_job(1).units[0]
-    command = compile_command(unit, find_compiler(), "0.o")
+    [command] = compile_commands(unit, find_compiler(), "0.o")
     assert [word for word in command[1:] if word.startswith("/")] == []

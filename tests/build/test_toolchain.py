@@ -151,11 +151,9 @@ NVCC = "echo 'nvcc: NVIDIA (R)'; echo 'Cuda compilation tools, release 13.0, V13
 @pytest.mark.parametrize("value", ["{tmp}/cuda", ":{tmp}/cuda", "{tmp}/no: {tmp}/cuda :", "{tmp}/cuda/"])
 def test_nvcc_by_cuda_home(value: str, tmp_path: Path) -> None:
     nvcc = script(tmp_path / "cuda" / "bin" / "nvcc", NVCC)
-    (tmp_path / "cuda" / "include").mkdir()
     found = find_nvcc({"CUDA_HOME": value.format(tmp=tmp_path), "PATH": ""}, roots=[])
     assert found.path == nvcc
     assert found.version == "13.0.88"
-    assert found.include_dirs == (tmp_path / "cuda" / "include",)
 
 
 def test_nvcc_on_path_and_in_wheels(tmp_path: Path) -> None:
@@ -165,6 +163,17 @@ def test_nvcc_on_path_and_in_wheels(tmp_path: Path) -> None:
     assert find_nvcc({"PATH": str(tmp_path / "bin")}, roots).origin == "PATH"
     found = find_nvcc({"PATH": "", "CUDA_HOME": "/nonexistent"}, roots)
     assert (found.path, found.origin) == (wheel, "PyPI wheel")
+
+
+def test_nvcc_that_is_too_old_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "_USUAL_FOLDERS", ())
+    script(tmp_path / "old" / "bin" / "nvcc", NVCC.replace("13.0", "11.8"))
+    script(tmp_path / "broken" / "bin" / "nvcc", "exit 1")
+    new = script(tmp_path / "site-packages" / "nvidia" / "cu13" / "bin" / "nvcc", NVCC)
+    environ = {"PATH": "", "CUDA_HOME": str(tmp_path / "old"), "CUDA_PATH": str(tmp_path / "broken")}
+    assert find_nvcc(environ, [tmp_path / "site-packages"]).path == new
+    with pytest.raises(ToolchainError, match="CUDA_HOME, 11.8.88, which is too old.*CUDA_PATH, which does not run"):
+        find_nvcc(environ, roots=[])
 
 
 def test_no_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,3 +71,11 @@ def test_a_ratio_that_is_not_reached_is_an_exit_status_and_one_json_value(
 def test_a_mistyped_ratio_is_refused_before_anything_is_measured(text: str) -> None:
     result = CliRunner().invoke(app, ["bench", "cpu", "--at-least", text])
     assert result.exit_code == 2 and "forward=1.5" in result.output
+
+
+def test_modules_for_cards_are_not_measured_yet(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    manifest = {"fagen": "0", "target": "sm_80", "device": "cuda", "variants": []}
+    (tmp_path / "a" / "manifest.json").write_text(json.dumps(manifest))
+    result = CliRunner().invoke(app, ["bench", "a", "--out", str(tmp_path)])
+    assert result.exit_code == 2 and "a is built for sm_80; only modules for the CPU are measured yet" in result.output

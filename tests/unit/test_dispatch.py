@@ -19,6 +19,7 @@ class Module:
 
     def __init__(self, *variants: Variant):
         self.name, self.spec_file, self.manifest = "fake", "fake.yaml", {"target": "cpu"}
+        self.device, self.emulator = "cpu", None
         self.variants = lambda: variants
         self.variant = {variant.name: variant for variant in variants}.__getitem__
         self.kernels = {

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ...expr import KernelCode
 from ...runtime.variant import Variant
 from ...target import Isa
+from ..pieces import body
 from .elements import Elements
 from .param_sums import param_sums
-from .pieces import body
 from .slopes import slopes, weights
 
 # Rows of A in registers: a power of two, as rows of one product are columns of another. Measured on a Zen 4 core: 8×2

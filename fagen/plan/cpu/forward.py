@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ...expr import KernelCode
 from ...runtime.variant import Variant
 from ...target import Isa
+from ..pieces import body, scores
 from .elements import Elements
-from .pieces import body, scores
 from .registers import ROWS, WIDEST, register_tile
 
 _TILE_BYTES = 256 << 10  # a tile of K and V, packed: a quarter of a second-level cache of 1 MiB, shared by two threads

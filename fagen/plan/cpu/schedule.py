@@ -72,4 +72,5 @@ CPU = Schedule(
     direction_names=direction_names,
     key_bytes=key_bytes,
     row_bytes=row_bytes,
+    suffix=".cpp",
 )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from ...expr import KernelCode, ParamGrad, Snippet
 from ...runtime.variant import Variant
+from ..pieces import Piece, Scores, identifiers, needs, used_declarations
 from .param_sums import Sums
-from .pieces import Piece, Scores, identifiers, needs, used_declarations
 
 
 @dataclass(frozen=True)

@@ -38,26 +38,33 @@ class MemoryFault(Exception):
     """A kernel wrote where it must not."""
 
 
-def forward(kernel: Function, case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """o and lse, with o written into memory that is laid out as the case's inputs are. Raises MemoryFault."""
+def forward(
+    kernel: Function, case: Case, inputs: Inputs, device: str = "cpu", *, into_out: bool = True
+) -> dict[str, Tensor]:
+    """o and lse, with o written into memory that is laid out as the case's inputs are. Raises MemoryFault.
+
+    ``device`` is where the kernel wants its tensors; the outputs are on the CPU again. Without ``into_out`` the op
+    makes o itself.
+    """
+    inputs = inputs.on(device)
     shape = (*inputs.q.shape[:-1], kernel.variant.value_dim)
     # Not NaN, which fresh memory has: a kernel may take it for a result that is still to be mended.
     largest = torch.full(shape, torch.finfo(inputs.q.dtype).max, dtype=inputs.q.dtype)
-    out = place(largest, "plain" if case.where == "broadcast" else case.where)
+    out = place(largest, "plain" if case.where == "broadcast" else case.where).on(device)
+    given = {"out": out.tensor} if into_out else {}
     with _watched(case, inputs), torch.no_grad():
-        o, lse = kernel(
-            inputs.q, inputs.k, inputs.v, scale=inputs.scale, return_lse=True, out=out.tensor, **inputs.extras()
-        )
+        o, lse = kernel(inputs.q, inputs.k, inputs.v, scale=inputs.scale, return_lse=True, **given, **inputs.extras())
     if out.spilled():
         raise MemoryFault("it wrote outside out=")
-    return {"o": o, "lse": lse}
+    return {"o": o.cpu(), "lse": lse.cpu()}
 
 
-def forward_and_backward(kernel: Function, case: Case, inputs: Inputs) -> dict[str, Tensor]:
+def forward_and_backward(kernel: Function, case: Case, inputs: Inputs, device: str = "cpu") -> dict[str, Tensor]:
     """o, lse and every gradient that the case asks for, by autograd, named as in ``compare.expect``.
 
     Raises MemoryFault.
     """
+    inputs = inputs.on(device)
     leaves = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
     if not case.few:
         leaves |= {} if inputs.sink is None else {"sink": inputs.sink}
@@ -71,9 +78,9 @@ def forward_and_backward(kernel: Function, case: Case, inputs: Inputs) -> dict[s
             outputs.append(lse)
             seeds.append(inputs.d_lse)
         gradients = pull(outputs, list(leaves.values()), seeds)
-    found = {"o": o.detach(), "lse": lse.detach()}
+    found = {"o": o.detach().cpu(), "lse": lse.detach().cpu()}
     for name, gradient in zip(leaves, gradients, strict=True):
-        found[f"d{name}" if name in ("q", "k", "v") else f"d_{name}"] = gradient
+        found[f"d{name}" if name in ("q", "k", "v") else f"d_{name}"] = gradient.cpu()
     return found
 
 

@@ -69,15 +69,21 @@ class Case:
 
 @dataclass(frozen=True)
 class Tiling:
-    """The distinct (query rows, keys) tile sizes of a variant's kernels, the forward's first."""
+    """The distinct (query rows, keys) tile sizes of a variant's kernels, the forward's first.
+
+    ``stages`` tiles are in flight at a time, 0 on a CPU. Kernels that are ``slow`` get smaller cases, and fewer.
+    """
 
     sizes: tuple[tuple[int, int], ...]
+    stages: int = 0
+    slow: bool = False
 
     @classmethod
-    def of(cls, plan: Mapping[str, Any]) -> Tiling:
+    def of(cls, plan: Mapping[str, Any], *, slow: bool = False) -> Tiling:
         """That of a plan in a manifest."""
         kernels = [plan[direction] for direction in ("forward", "backward") if plan[direction]]
-        return cls(tuple(dict.fromkeys((kernel["tile_q"], kernel["tile_kv"]) for kernel in kernels)))
+        sizes = tuple(dict.fromkeys((kernel["tile_q"], kernel["tile_kv"]) for kernel in kernels))
+        return cls(sizes, max(kernel.get("stages", 0) for kernel in kernels), slow)
 
 
 def cases(tiling: Tiling, level: str = "auto") -> tuple[Case, ...]:
@@ -88,11 +94,11 @@ def cases(tiling: Tiling, level: str = "auto") -> tuple[Case, ...]:
     found = dict[str, Case]()
     for n, (rows, keys) in enumerate(tiling.sizes):
         suffix = f"@{rows}x{keys}" if n else ""
-        for case in _around(rows, keys) if n == 0 else _edges(rows, keys):
+        for case in _around(rows, keys, tiling) if n == 0 else _edges(rows, keys):
             found[case.name + suffix] = replace(case, name=case.name + suffix)
     if level == "full":
         for rows, keys in tiling.sizes:
-            for case in _grid(rows, keys):
+            for case in _grid(rows, keys, tiling.slow):
                 found[case.name] = case
     return tuple(found.values())
 
@@ -108,16 +114,20 @@ def named(name: str, tiling: Tiling) -> Case:
     match = re.fullmatch(r"aimed-(\d+)x(\d+)-(\w+?)(-runs)?", name)
     if match and match[3] in VALUES:
         return aimed(int(match[1]), int(match[2]), match[3], bool(match[4]))
-    known = {case.name: case for case in cases(tiling, "full")}
+    fast = replace(tiling, slow=False)
+    known = {case.name: case for each in (fast, tiling) for case in cases(each, "full")}
     if name not in known:
         raise KeyError(f"no case named {name!r}; there are: {', '.join(case.name for case in cases(tiling))}")
     return known[name]
 
 
-def _around(a: int, b: int) -> Iterator[Case]:
+def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     """For tiles of ``a`` query rows and ``b`` keys: edges, sizes, values and poisons."""
+    many = 12 if tiling.slow else 100  # tiles: sums over them show what is lost in each
     yield Case("several-tiles", 2 * a + 3, 3 * b + 5, 2, 2, 1, threads=3, runs=True, lse_gradient=True)
     yield from _edges(a, b)
+    if tiling.stages:  # tiles come round to each place twice, and one is left over
+        yield Case("ring", a // 2 + 1, 2 * tiling.stages * b + 1, 1, 2, 1, runs=True)
     yield Case("uniform", a + 1, 2 * b + 1, 2, 2, 1, values="uniform", runs=True)
     yield Case("peaked", a + 7, 2 * b + 7, 1, 4, 2, values="peaked", lse_gradient=True, runs=True)
     yield Case("spread", a + 5, 2 * b + 3, 1, 2, 2, values="spread", where="slice", lse_gradient=True)
@@ -127,8 +137,8 @@ def _around(a: int, b: int) -> Iterator[Case]:
     yield Case("huge", 5, b + 9, 1, 4, 2, values="huge", where="fence")
     # Two heads in one work item, each of several blocks of rows, the first of which see only small values.
     yield Case("huge-square", max(a // 2 - 1, 3), max(a // 2 - 1, 3), 1, 2, 1, values="huge")
-    yield Case("many-tiles", 2, 100 * b + 3, values="drift", runs=True, lse_gradient=True)
-    yield Case("many-rows", 100 * a + 3, 2, values="drift", lse_gradient=True)
+    yield Case("many-tiles", 2, many * b + 3, values="drift", runs=True, lse_gradient=True)
+    yield Case("many-rows", many * a + 3, 2, values="drift", lse_gradient=True)
     yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 2, 6, 2, where="permuted", runs=True)
     yield Case("one-query", 1, 2 * b + 1, 2, 6, 1, where="slice", threads=3)
     yield Case("one-query-whole-tiles", 1, 2 * b, 1, 2, 1)
@@ -159,13 +169,15 @@ def _edges(a: int, b: int) -> Iterator[Case]:
     yield Case("tile-minus-1", max(a - 1, 1), max(b - 1, 1), 2, 1, 1, where="gaps", runs=True, lse_gradient=True)
 
 
-def _grid(a: int, b: int) -> Iterator[Case]:
-    """Every pair of lengths around the tiles; values, memory and heads take turns."""
+def _grid(a: int, b: int, slow: bool) -> Iterator[Case]:
+    """Every pair of lengths around the tiles; memory and heads take turns, and so do values where kernels are slow."""
     rows, keys = {1, a - 1, a, a + 1, 2 * a + 1, 3 * a} - {0}, {1, b - 1, b, b + 1, 3 * b + 1} - {0}
     places = ("plain", "fence", "offset", "gaps", "permuted", "slice")
     groups = ((1, 1), (4, 2), (3, 1), (2, 2))
     for n, (q_len, kv_len) in enumerate(product(sorted(rows), sorted(keys))):
         for m, values in enumerate(VALUES):
+            if slow and (n + m) % len(VALUES):
+                continue
             heads, kv_heads = groups[(n + m) % len(groups)]
             yield Case(
                 f"q{q_len}-kv{kv_len}-{values}",

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .report import FAILED, Failure, VariantReport, repeat
+from .where import Where
 from .worker import START
 
 # A case takes well under a second; a kernel that is silent for this long hangs. The first covers importing torch.
 START_SECONDS = 120.0
 HANG_SECONDS = 60.0
+EMULATOR_HANG_SECONDS = 600.0  # the emulator tells by itself when nothing moves; translating a kernel takes its time
 # A build's check must not starve its last variants: each has at least this long.
 LEAST_SECONDS = 1.5
 
@@ -45,13 +47,14 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Wish:
-    """What to run: ``case`` alone if given; ``level`` "auto" or "full"; ``command`` begins what repeats it, up to the
-    variant's name."""
+    """What to run, and where: ``case`` alone if given; ``level`` "auto" or "full"; ``command`` begins what repeats it,
+    up to the variant's name."""
 
     seed: int
     level: str = "auto"
     case: str | None = None
     command: str = ""
+    where: Where = Where()
 
 
 def check_variants(
@@ -61,16 +64,18 @@ def check_variants(
     *,
     budget: float | None = None,
     jobs: int = 2,
-    hang: float = HANG_SECONDS,
+    hang: float | None = None,
     counts: Path | None = None,
     watcher: Watcher | None = None,
 ) -> list[VariantReport]:
     """The reports of ``names``, variants of the module in ``folder``, in their order.
 
     ``budget`` is for all of them together, in seconds (None: as long as it takes). A kernel that crashes, or is silent
-    for ``hang`` seconds, fails its variant and no other. If the library is one that counts lines, ``counts`` is the
-    folder that gets its counts.
+    for ``hang`` seconds (None: as long as is usual), fails its variant and no other. If the library is one that counts
+    lines, ``counts`` is the folder that gets its counts.
     """
+    if hang is None:
+        hang = EMULATOR_HANG_SECONDS if wish.where.emulator else HANG_SECONDS
     tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
     for name in names:
         tasks.put(name)
@@ -89,11 +94,14 @@ def check_variants(
                     break
                 events.put((name, None))
                 if worker is None or not worker.alive():
-                    worker = _Worker(folder, hang, counts)
+                    worker = _Worker(folder, hang, counts, wish.where)
                 share = None
                 if end is not None:
                     share = max(LEAST_SECONDS, (end - time.monotonic()) * jobs / (tasks.qsize() + jobs))
-                events.put((name, worker.check(name, wish, share)))
+                report = worker.check(name, wish, share)
+                events.put((name, report))
+                if report.verdict == FAILED and wish.where.device != "cpu":
+                    worker.close()  # a card's error may outlast the launch that made it
         except BaseException as error:  # shown by the thread that waits
             events.put(error)
         finally:
@@ -132,19 +140,19 @@ def check_variants(
 class _Worker:
     """One process of :mod:`.worker`."""
 
-    def __init__(self, folder: Path, hang: float, counts: Path | None):
+    def __init__(self, folder: Path, hang: float, counts: Path | None, where: Where):
         self.hang, self.counts = hang, counts
         # gcov's runtime writes to this folder instead of that of the objects.
         counting = {} if counts is None else {"GCOV_PREFIX": str(counts), "GCOV_PREFIX_STRIP": "1000"}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START, str(folder)],
+            [sys.executable, "-c", START, str(folder), where.device, where.title, where.emulator],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, **counting},
+            env={**os.environ, **counting, **({"FAGEN_CACHE_DIR": where.cache} if where.cache else {})},
         )
         self.answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.noise: list[str] = []
@@ -174,7 +182,8 @@ class _Worker:
     def check(self, name: str, wish: Wish, budget: float | None) -> VariantReport:
         """The report on one variant, also if the process dies or is silent."""
         begun = time.monotonic()
-        request = {"variant": name, "budget": budget, **vars(wish)}
+        asked = {"seed": wish.seed, "level": wish.level, "case": wish.case, "command": wish.command}
+        request = {"variant": name, "budget": budget, **asked}
         case = "loading the module"
         seen: list[str] = []
         try:
@@ -206,7 +215,8 @@ class _Worker:
             level=wish.level,
             cases=tuple(seen),
             failures=(Failure(case, message, measure=what),),
-            command=repeat(wish.command, name, wish.seed, wish.level, case if seen else None),
+            command=repeat(wish.command, name, wish.seed, wish.level, case if seen else None, wish.where.title),
+            on=wish.where.title,
             seconds=time.monotonic() - begun,
         )
 

@@ -33,6 +33,24 @@ class Inputs:
     scale: float | None
     guarded: dict[str, Guarded]
 
+    def on(self, device: str) -> Inputs:
+        """The same on a device."""
+        if device == str(self.q.device):
+            return self
+        guarded = {name: entry.on(device) for name, entry in self.guarded.items()}
+
+        def moved(name: str, tensor: Tensor) -> Tensor:
+            return guarded[name].tensor if name in guarded else tensor.to(device)
+
+        return Inputs(
+            **{name: moved(name, getattr(self, name)) for name in ("q", "k", "v", "d_o")},
+            d_lse=None if self.d_lse is None else moved("d_lse", self.d_lse),
+            sink=None if self.sink is None else moved("sink", self.sink),
+            params={name: moved(name, tensor) for name, tensor in self.params.items()},
+            scale=self.scale,
+            guarded=guarded,
+        )
+
     def extras(self) -> dict[str, Tensor]:
         """The sink, if there is one, and the params: what a variant's function takes besides q, k, v and scale."""
         return {**({} if self.sink is None else {"sink": self.sink}), **self.params}

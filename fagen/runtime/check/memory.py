@@ -38,6 +38,14 @@ class Guarded:
     base: Tensor
     before: Tensor
 
+    def on(self, device: str) -> Guarded:
+        """The same on a device, which knows no pages that may not be touched."""
+        if device == "cpu":
+            return self
+        base = self.base.to(device)
+        offset = self.tensor.storage_offset() - self.base.storage_offset()
+        return Guarded(base.as_strided(self.tensor.size(), self.tensor.stride(), offset), base, base.clone())
+
     def changed(self) -> bool:
         """Whether any byte of the base has changed: nothing may write an input."""
         return not torch.equal(_bytes(self.before), _bytes(self.base))

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from .where import EMULATOR
+
 PASSED, FAILED, PARTIAL = "passed", "failed", "partial"
 
 
@@ -15,8 +17,8 @@ class Failure:
     """The worst thing seen in one case.
 
     ``measure`` is the rule's clause ("rms", "max", "nan", "inf", "shape"), or "crash", "hang", "error", "memory",
-    "tiles" or "repeat"; then ``message`` says what happened and there are no numbers. ``ratio`` is the error over what
-    is allowed; ``place`` says where the element lies relative to the tiles.
+    "fault" (that the emulator found), "tiles" or "repeat"; then ``message`` says what happened and there are no
+    numbers. ``ratio`` is the error over what is allowed; ``place`` says where the element lies relative to the tiles.
     """
 
     case: str
@@ -55,7 +57,8 @@ class VariantReport:
     ``unrun`` of the rendered kernels, of the ``lines`` that can run: 0 where none were counted). ``worst`` has the
     largest ratio of error to allowed error of each output. ``equivalent`` counts mutants that are the same function
     and so cannot be killed; they are not in ``mutants``. ``notes`` say what could not be found out. ``command``
-    repeats the check (the failed case, if one did).
+    repeats the check (the failed case, if one did). ``on`` names the card that ran the kernels, or is "emulator"; it is
+    empty for kernels of the CPU.
     """
 
     variant: str
@@ -74,6 +77,7 @@ class VariantReport:
     unrun: tuple[Unrun, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""
+    on: str = ""
     seconds: float = 0.0
 
     @property
@@ -139,12 +143,20 @@ class CheckReport:
         count = {verdict: sum(r.verdict == verdict for r in self.variants) for verdict in (PASSED, FAILED, PARTIAL)}
         parts = [f"{n} {verdict}" for verdict, n in count.items() if n or verdict == PASSED]
         killed, mutants = sum(r.killed for r in self.variants), sum(r.mutants for r in self.variants)
-        return f"{', '.join(parts)}; {killed}/{mutants} mutants killed; seed {self.seed}; {self.seconds:.1f} s"
+        text = f"{', '.join(parts)}; {killed}/{mutants} mutants killed; seed {self.seed}; {self.seconds:.1f} s"
+        return text + "".join(f"; {place_in_words(place)}" for place in {r.on: None for r in self.variants if r.on})
 
 
-def repeat(command: str, variant: str, seed: int, level: str, case: str | None) -> str:
-    """The whole of a command that repeats a check; ``command`` is what comes before the variant's name."""
-    return f"{command} {variant} --seed {seed}" + (f" --case {case}" if case else " --full" if level == "full" else "")
+def place_in_words(on: str) -> str:
+    """Where kernels for cards were run, after a verdict."""
+    return "in the emulator, not yet on a card" if on == EMULATOR else f"on {on}"
+
+
+def repeat(command: str, variant: str, seed: int, level: str, case: str | None, on: str = "") -> str:
+    """The whole of a command that repeats a check; ``command`` is what comes before the variant's name, ``on`` where
+    it ran."""
+    text = f"{command} {variant} --seed {seed}" + (f" --case {case}" if case else " --full" if level == "full" else "")
+    return text + (f" --on {EMULATOR}" if on == EMULATOR else "")
 
 
 def table(report: CheckReport) -> str:

@@ -53,11 +53,15 @@ def check_call(
         scale=scale,
         guarded={},
     )
+    inputs = inputs.on("cpu")
+    device = str(q.device)
     sequence = 2 if variant.layout == "bhsd" else 1
     case = Case(CASE, q.shape[sequence], k.shape[sequence])
     expected = expect(variant, inputs, gradients=variant.backward)
-    got = {"o": o, "lse": lse} | (forward_and_backward(kernel, case, inputs) if variant.backward else {})
-    written = forward(kernel, case, inputs)
+    got = {"o": o.cpu(), "lse": lse.cpu()}
+    if variant.backward:
+        got |= forward_and_backward(kernel, case, inputs, device)
+    written = forward(kernel, case, inputs, device)
     deviations = [*expected.judge(written), *expected.judge(got)]
     worst: dict[str, float] = {}
     for deviation in deviations:

@@ -12,7 +12,7 @@ from .cases import Case, Tiling
 from .inputs import Inputs
 
 
-def visit_fault(kernel: Function, tiling: Tiling, case: Case, inputs: Inputs) -> str:
+def visit_fault(kernel: Function, tiling: Tiling, case: Case, inputs: Inputs, device: str = "cpu") -> str:
     """What is wrong with the forward kernel's count of tiles, held against the mask pair by pair; "" if nothing.
 
     A tile that is not visited though a pair of it is admitted shows here also where its keys weigh nothing. Kernels
@@ -21,8 +21,9 @@ def visit_fault(kernel: Function, tiling: Tiling, case: Case, inputs: Inputs) ->
     ops = getattr(kernel, "ops", None)
     if ops is None:
         return ""
-    params = [inputs.params[param.name] for param in kernel.variant.params]
-    counts = TileCounts(*ops.tile_counts(inputs.q, inputs.k, *params).tolist())
+    there = inputs.on(device)
+    params = [there.params[param.name] for param in kernel.variant.params]
+    counts = TileCounts(*ops.tile_counts(there.q, there.k, *params).tolist())
     shape = case.batch, case.heads, case.q_len, case.kv_len
     mask = mask_matrix(kernel.variant, *shape, inputs.params, case.kv_heads).expand(shape)
     rows, keys = tiling.sizes[0]

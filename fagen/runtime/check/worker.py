@@ -6,12 +6,14 @@ naming it. Answers are lines of JSON: ``{"case": name}`` as each case begins, th
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 from typing import Any
 
-# Imports the module in folder argv[1] under a name of its own, wherever it lies, and serves it.
+# Imports the module in folder argv[1] under a name of its own, wherever it lies, and serves it. argv[2] is torch's name
+# of the device to use, argv[3] what to call it, argv[4] the folder to import fagen.emulate from, or empty.
 START = """
 import importlib.util, sys
 from pathlib import Path
@@ -23,12 +25,24 @@ package = importlib.util.module_from_spec(spec)
 sys.modules["fagen_checked"] = package
 spec.loader.exec_module(package)
 from fagen_checked.runtime.check.worker import serve
-serve(package._module)
+serve(package._module, *sys.argv[2:])
 """
 
 
-def serve(module: Any) -> None:
-    """Answer requests about ``module`` (a runtime Module) until stdin ends."""
+def serve(module: Any, device: str = "cpu", title: str = "", emulator: str = "") -> None:
+    """Answer requests about ``module`` (a runtime Module) until stdin ends, running its kernels where ``device``,
+    ``title`` and ``emulator`` say (see :class:`.where.Where`)."""
+    from .machine import Machine
+
+    if not emulator:
+        _serve(module, Machine(device, title))
+        return
+    sys.path.append(emulator)
+    with importlib.import_module("fagen.emulate.driver").use(module) as found:
+        _serve(module, Machine(device, title, found))
+
+
+def _serve(module: Any, machine: Any) -> None:
     import torch
 
     from .cases import Tiling
@@ -48,5 +62,9 @@ def serve(module: Any) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         name = request.pop("variant")
-        report = run(module.kernels[name], Tiling.of(plans[name]), started=lambda case: tell({"case": case}), **request)
+        machine.prepare(name)
+        tiling = Tiling.of(plans[name], slow=machine.emulator is not None)
+        report = run(
+            module.kernels[name], tiling, machine=machine, started=lambda case: tell({"case": case}), **request
+        )
         tell({"report": report.to_json()})

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "fagen/function.h"
+
 namespace fagen {
 namespace {
 
@@ -16,69 +18,69 @@ constexpr double kUnbounded = __builtin_inf();
 // Of the pairs of a tile: none, all, or it is not known (some).
 enum class Tri { kNone, kAll, kSome };
 
-constexpr Tri tri(bool condition) { return condition ? Tri::kAll : Tri::kNone; }
-constexpr Tri decide(bool none, bool all) { return none ? Tri::kNone : all ? Tri::kAll : Tri::kSome; }
-constexpr Tri operator!(Tri a) { return decide(a == Tri::kAll, a == Tri::kNone); }
-constexpr Tri operator&(Tri a, Tri b) {
+FAGEN_CONSTEXPR Tri tri(bool condition) { return condition ? Tri::kAll : Tri::kNone; }
+FAGEN_CONSTEXPR Tri decide(bool none, bool all) { return none ? Tri::kNone : all ? Tri::kAll : Tri::kSome; }
+FAGEN_CONSTEXPR Tri operator!(Tri a) { return decide(a == Tri::kAll, a == Tri::kNone); }
+FAGEN_CONSTEXPR Tri operator&(Tri a, Tri b) {
   return decide(a == Tri::kNone || b == Tri::kNone, a == Tri::kAll && b == Tri::kAll);
 }
-constexpr Tri operator|(Tri a, Tri b) { return !((!a) & (!b)); }
+FAGEN_CONSTEXPR Tri operator|(Tri a, Tri b) { return !((!a) & (!b)); }
 
 // ---- integers from lo to hi, both included; nothing where lo > hi ----
 
-constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-constexpr int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
+FAGEN_CONSTEXPR int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+FAGEN_CONSTEXPR int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
 
 struct Span {
   int64_t lo, hi;
 
-  constexpr Span(int64_t first, int64_t last) : lo(first), hi(last) {}
-  constexpr Span(int64_t point) : lo(point), hi(point) {}
-  static constexpr Span nothing() { return {kFar, -kFar}; }
+  FAGEN_CONSTEXPR Span(int64_t first, int64_t last) : lo(first), hi(last) {}
+  FAGEN_CONSTEXPR Span(int64_t point) : lo(point), hi(point) {}
+  static FAGEN_CONSTEXPR Span nothing() { return {kFar, -kFar}; }
 
-  constexpr bool empty() const { return lo > hi; }
-  constexpr void at_least(int64_t x) { lo = greatest(lo, x); }
-  constexpr void at_most(int64_t x) { hi = least(hi, x); }
+  FAGEN_CONSTEXPR bool empty() const { return lo > hi; }
+  FAGEN_CONSTEXPR void at_least(int64_t x) { lo = greatest(lo, x); }
+  FAGEN_CONSTEXPR void at_most(int64_t x) { hi = least(hi, x); }
 };
 
-constexpr Span join(Span a, Span b) { return {least(a.lo, b.lo), greatest(a.hi, b.hi)}; }
-constexpr Span operator+(Span a, Span b) { return {a.lo + b.lo, a.hi + b.hi}; }
-constexpr Span operator-(Span a, Span b) { return {a.lo - b.hi, a.hi - b.lo}; }
-constexpr Span operator-(Span a) { return {-a.hi, -a.lo}; }
-constexpr Span operator*(Span a, Span b) {
+FAGEN_CONSTEXPR Span join(Span a, Span b) { return {least(a.lo, b.lo), greatest(a.hi, b.hi)}; }
+FAGEN_CONSTEXPR Span operator+(Span a, Span b) { return {a.lo + b.lo, a.hi + b.hi}; }
+FAGEN_CONSTEXPR Span operator-(Span a, Span b) { return {a.lo - b.hi, a.hi - b.lo}; }
+FAGEN_CONSTEXPR Span operator-(Span a) { return {-a.hi, -a.lo}; }
+FAGEN_CONSTEXPR Span operator*(Span a, Span b) {
   const int64_t w = a.lo * b.lo, x = a.lo * b.hi, y = a.hi * b.lo, z = a.hi * b.hi;
   return {least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z))};
 }
-constexpr Span lesser(Span a, Span b) { return {least(a.lo, b.lo), least(a.hi, b.hi)}; }
-constexpr Span greater(Span a, Span b) { return {greatest(a.lo, b.lo), greatest(a.hi, b.hi)}; }
-constexpr Span magnitude(Span a) {
+FAGEN_CONSTEXPR Span lesser(Span a, Span b) { return {least(a.lo, b.lo), least(a.hi, b.hi)}; }
+FAGEN_CONSTEXPR Span greater(Span a, Span b) { return {greatest(a.lo, b.lo), greatest(a.hi, b.hi)}; }
+FAGEN_CONSTEXPR Span magnitude(Span a) {
   return {a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0, greatest(-a.lo, a.hi)};
 }
-constexpr Span square(Span a) {
+FAGEN_CONSTEXPR Span square(Span a) {
   const Span size = magnitude(a);
   return {size.lo * size.lo, size.hi * size.hi};
 }
 
 // a // b for b != 0
-constexpr int64_t floor_quotient(int64_t a, int64_t b) {
+FAGEN_CONSTEXPR int64_t floor_quotient(int64_t a, int64_t b) {
   const int64_t quotient = a / b;
   return quotient - (quotient * b != a && (a < 0) != (b < 0));
 }
-constexpr int64_t ceil_quotient(int64_t a, int64_t b) { return -floor_quotient(-a, b); }
+FAGEN_CONSTEXPR int64_t ceil_quotient(int64_t a, int64_t b) { return -floor_quotient(-a, b); }
 
-constexpr Span quotient_one_sign(Span a, Span b) {  // b does not hold 0
+FAGEN_CONSTEXPR Span quotient_one_sign(Span a, Span b) {  // b does not hold 0
   const int64_t w = floor_quotient(a.lo, b.lo), x = floor_quotient(a.lo, b.hi);
   const int64_t y = floor_quotient(a.hi, b.lo), z = floor_quotient(a.hi, b.hi);
   return {least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z))};
 }
-constexpr Span quotient(Span a, Span b) {
+FAGEN_CONSTEXPR Span quotient(Span a, Span b) {
   if (b.lo > 0 || b.hi < 0) return quotient_one_sign(a, b);
   Span found{0};  // by a divisor of 0
   if (b.hi > 0) found = join(found, quotient_one_sign(a, {1, b.hi}));
   if (b.lo < 0) found = join(found, quotient_one_sign(a, {b.lo, -1}));
   return found;
 }
-constexpr Span remainder(Span a, Span b) {
+FAGEN_CONSTEXPR Span remainder(Span a, Span b) {
   if (b.lo == b.hi && b.lo != 0) {
     const int64_t divisor = b.lo, below = floor_quotient(a.lo, divisor);
     if (below == floor_quotient(a.hi, divisor)) return {a.lo - below * divisor, a.hi - below * divisor};
@@ -87,18 +89,18 @@ constexpr Span remainder(Span a, Span b) {
   return {least(b.lo + 1, 0), greatest(b.hi - 1, 0)};
 }
 
-constexpr Span choose(Tri condition, Span yes, Span no) {
+FAGEN_CONSTEXPR Span choose(Tri condition, Span yes, Span no) {
   return condition == Tri::kAll ? yes : condition == Tri::kNone ? no : join(yes, no);
 }
-constexpr Tri choose(Tri condition, Tri yes, Tri no) { return (condition & yes) | ((!condition) & no); }
+FAGEN_CONSTEXPR Tri choose(Tri condition, Tri yes, Tri no) { return (condition & yes) | ((!condition) & no); }
 
-constexpr Tri less(Span a, Span b) { return decide(a.lo >= b.hi, a.hi < b.lo); }
-constexpr Tri less_equal(Span a, Span b) { return decide(a.lo > b.hi, a.hi <= b.lo); }
-constexpr Tri equal(Span a, Span b) {
+FAGEN_CONSTEXPR Tri less(Span a, Span b) { return decide(a.lo >= b.hi, a.hi < b.lo); }
+FAGEN_CONSTEXPR Tri less_equal(Span a, Span b) { return decide(a.lo > b.hi, a.hi <= b.lo); }
+FAGEN_CONSTEXPR Tri equal(Span a, Span b) {
   return decide(a.lo > b.hi || a.hi < b.lo, a.lo == a.hi && b.lo == b.hi && a.lo == b.lo);
 }
-constexpr Tri is_true(Span a) { return decide(a.hi == 0, a.lo == 1); }  // of truth values as 0 and 1
-constexpr Tri same(Tri a, Tri b) { return (a & b) | ((!a) & (!b)); }
+FAGEN_CONSTEXPR Tri is_true(Span a) { return decide(a.hi == 0, a.lo == 1); }  // of truth values as 0 and 1
+FAGEN_CONSTEXPR Tri same(Tri a, Tri b) { return (a & b) | ((!a) & (!b)); }
 
 // ---- the integers that a part of an array holds: each of them, where they are few ----
 
@@ -110,7 +112,7 @@ struct Values {
   Span hull = Span::nothing();
   bool listed = true;  // else there are too many, and only their hull is known
 
-  constexpr void add(int64_t x) {
+  FAGEN_CONSTEXPR void add(int64_t x) {
     hull = join(hull, x);
     for (int n = 0; n < count; ++n)
       if (value[n] == x) return;
@@ -120,11 +122,11 @@ struct Values {
       value[count++] = x;
     }
   }
-  constexpr void add(Span all) {
+  FAGEN_CONSTEXPR void add(Span all) {
     hull = join(hull, all);
     listed = false;
   }
-  constexpr bool may_hold(int64_t x) const {
+  FAGEN_CONSTEXPR bool may_hold(int64_t x) const {
     if (!listed) return hull.lo <= x && x <= hull.hi;
     for (int n = 0; n < count; ++n)
       if (value[n] == x) return true;
@@ -133,7 +135,7 @@ struct Values {
 };
 
 // Whether one integer may be in both, and within `allowed`.
-constexpr bool may_share(const Values& a, const Values& b, Span allowed = {INT64_MIN, INT64_MAX}) {
+FAGEN_CONSTEXPR bool may_share(const Values& a, const Values& b, Span allowed = {INT64_MIN, INT64_MAX}) {
   if (!a.listed && !b.listed) return a.hull.lo <= b.hull.hi && b.hull.lo <= a.hull.hi;
   const Values& few = a.listed ? a : b;
   const Values& other = a.listed ? b : a;
@@ -150,7 +152,7 @@ struct Reals {
 };
 
 // A result of float32 arithmetic, whatever its rounding (a fused multiply-add skips one) and a function's last bits.
-inline Reals rounded(double lo, double hi, bool nan) {
+FAGEN_FUNCTION Reals rounded(double lo, double hi, bool nan) {
   if (lo != lo || hi != hi) return {-kUnbounded, kUnbounded, true};
   if (lo > kLargestFloat) lo = kLargestFloat;  // where float32 overflows it may also round down to this
   if (hi < -kLargestFloat) hi = -kLargestFloat;
@@ -159,82 +161,82 @@ inline Reals rounded(double lo, double hi, bool nan) {
   return {lo < -kLargestFloat ? -kUnbounded : lo, hi > kLargestFloat ? kUnbounded : hi, nan};
 }
 
-inline Reals reals(double point) { return {point, point, false}; }
-inline Reals reals(Span a) { return rounded(static_cast<double>(a.lo), static_cast<double>(a.hi), false); }
-inline Reals unknown_real() { return {-kUnbounded, kUnbounded, true}; }
+FAGEN_FUNCTION Reals reals(double point) { return {point, point, false}; }
+FAGEN_FUNCTION Reals reals(Span a) { return rounded(static_cast<double>(a.lo), static_cast<double>(a.hi), false); }
+FAGEN_FUNCTION Reals unknown_real() { return {-kUnbounded, kUnbounded, true}; }
 
-inline double low_of(double a, double b) { return a < b ? a : b; }
-inline double high_of(double a, double b) { return a > b ? a : b; }
-inline bool holds_zero(Reals a) { return a.lo <= 0 && a.hi >= 0; }
-inline bool holds_infinity(Reals a) { return a.lo == -kUnbounded || a.hi == kUnbounded; }
+FAGEN_FUNCTION double low_of(double a, double b) { return a < b ? a : b; }
+FAGEN_FUNCTION double high_of(double a, double b) { return a > b ? a : b; }
+FAGEN_FUNCTION bool holds_zero(Reals a) { return a.lo <= 0 && a.hi >= 0; }
+FAGEN_FUNCTION bool holds_infinity(Reals a) { return a.lo == -kUnbounded || a.hi == kUnbounded; }
 
-inline Reals join(Reals a, Reals b) { return {low_of(a.lo, b.lo), high_of(a.hi, b.hi), a.nan || b.nan}; }
-inline Reals operator-(Reals a) { return {-a.hi, -a.lo, a.nan}; }
-inline Reals operator+(Reals a, Reals b) {
+FAGEN_FUNCTION Reals join(Reals a, Reals b) { return {low_of(a.lo, b.lo), high_of(a.hi, b.hi), a.nan || b.nan}; }
+FAGEN_FUNCTION Reals operator-(Reals a) { return {-a.hi, -a.lo, a.nan}; }
+FAGEN_FUNCTION Reals operator+(Reals a, Reals b) {
   const bool opposite = (a.hi == kUnbounded && b.lo == -kUnbounded) || (a.lo == -kUnbounded && b.hi == kUnbounded);
   return opposite ? unknown_real() : rounded(a.lo + b.lo, a.hi + b.hi, a.nan || b.nan);
 }
-inline Reals operator-(Reals a, Reals b) { return a + -b; }
-inline Reals operator*(Reals a, Reals b) {
+FAGEN_FUNCTION Reals operator-(Reals a, Reals b) { return a + -b; }
+FAGEN_FUNCTION Reals operator*(Reals a, Reals b) {
   if ((holds_zero(a) && holds_infinity(b)) || (holds_infinity(a) && holds_zero(b))) return unknown_real();
   const double w = a.lo * b.lo, x = a.lo * b.hi, y = a.hi * b.lo, z = a.hi * b.hi;
   return rounded(low_of(low_of(w, x), low_of(y, z)), high_of(high_of(w, x), high_of(y, z)), a.nan || b.nan);
 }
-inline Reals operator/(Reals a, Reals b) {
+FAGEN_FUNCTION Reals operator/(Reals a, Reals b) {
   if (holds_zero(b) || (holds_infinity(a) && holds_infinity(b))) return unknown_real();
   const double w = a.lo / b.lo, x = a.lo / b.hi, y = a.hi / b.lo, z = a.hi / b.hi;
   return rounded(low_of(low_of(w, x), low_of(y, z)), high_of(high_of(w, x), high_of(y, z)), a.nan || b.nan);
 }
-inline Reals square(Reals a) {
+FAGEN_FUNCTION Reals square(Reals a) {
   const double low = a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0, high = high_of(-a.lo, a.hi);
   return rounded(low * low, high * high, a.nan);
 }
-inline Reals lesser(Reals a, Reals b) { return {low_of(a.lo, b.lo), low_of(a.hi, b.hi), a.nan || b.nan}; }
-inline Reals greater(Reals a, Reals b) { return {high_of(a.lo, b.lo), high_of(a.hi, b.hi), a.nan || b.nan}; }
-inline Reals magnitude(Reals a) {
+FAGEN_FUNCTION Reals lesser(Reals a, Reals b) { return {low_of(a.lo, b.lo), low_of(a.hi, b.hi), a.nan || b.nan}; }
+FAGEN_FUNCTION Reals greater(Reals a, Reals b) { return {high_of(a.lo, b.lo), high_of(a.hi, b.hi), a.nan || b.nan}; }
+FAGEN_FUNCTION Reals magnitude(Reals a) {
   return {a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0.0, high_of(-a.lo, a.hi), a.nan};
 }
-inline Reals whole_below(Reals a) { return {std::floor(a.lo), std::floor(a.hi), a.nan}; }
-inline Reals quotient(Reals a, Reals b) {
+FAGEN_FUNCTION Reals whole_below(Reals a) { return {std::floor(a.lo), std::floor(a.hi), a.nan}; }
+FAGEN_FUNCTION Reals quotient(Reals a, Reals b) {
   const Reals exact = a / b;
   return holds_infinity(exact) ? unknown_real() : rounded(std::floor(exact.lo), std::floor(exact.hi), exact.nan);
 }
-inline Reals remainder(Reals a, Reals b) {
+FAGEN_FUNCTION Reals remainder(Reals a, Reals b) {
   if (holds_zero(b) || holds_infinity(a) || holds_infinity(b)) return unknown_real();
   return {low_of(b.lo, 0.0), high_of(b.hi, 0.0), a.nan || b.nan};
 }
-inline Reals power(Reals a, Reals b) {
+FAGEN_FUNCTION Reals power(Reals a, Reals b) {
   if (a.lo <= 0 || holds_infinity(a) || holds_infinity(b)) return unknown_real();
   const double w = std::pow(a.lo, b.lo), x = std::pow(a.lo, b.hi), y = std::pow(a.hi, b.lo), z = std::pow(a.hi, b.hi);
   return rounded(low_of(low_of(w, x), low_of(y, z)), high_of(high_of(w, x), high_of(y, z)), a.nan || b.nan);
 }
-inline Reals exp(Reals a) { return rounded(std::exp(a.lo), std::exp(a.hi), a.nan); }
-inline Reals exp2(Reals a) { return rounded(std::exp2(a.lo), std::exp2(a.hi), a.nan); }
-inline Reals log(Reals a) {
+FAGEN_FUNCTION Reals exp(Reals a) { return rounded(std::exp(a.lo), std::exp(a.hi), a.nan); }
+FAGEN_FUNCTION Reals exp2(Reals a) { return rounded(std::exp2(a.lo), std::exp2(a.hi), a.nan); }
+FAGEN_FUNCTION Reals log(Reals a) {
   if (a.lo <= 0) return {-kUnbounded, a.hi <= 0 ? -kUnbounded : rounded(0, std::log(a.hi), true).hi, true};
   return rounded(std::log(a.lo), std::log(a.hi), a.nan);
 }
-inline Reals log2(Reals a) {
+FAGEN_FUNCTION Reals log2(Reals a) {
   if (a.lo <= 0) return {-kUnbounded, a.hi <= 0 ? -kUnbounded : rounded(0, std::log2(a.hi), true).hi, true};
   return rounded(std::log2(a.lo), std::log2(a.hi), a.nan);
 }
-inline Reals sqrt(Reals a) {
+FAGEN_FUNCTION Reals sqrt(Reals a) {
   const double low = high_of(a.lo, 0.0), high = high_of(a.hi, 0.0);
   return rounded(std::sqrt(low), std::sqrt(high), a.nan || a.lo < 0);
 }
-inline Reals tanh(Reals a) { return rounded(std::tanh(a.lo), std::tanh(a.hi), a.nan); }
-inline Reals sigmoid(Reals a) { return rounded(1 / (1 + std::exp(-a.lo)), 1 / (1 + std::exp(-a.hi)), a.nan); }
-inline double softplus_of(double x) { return high_of(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
-inline Reals softplus(Reals a) { return rounded(softplus_of(a.lo), softplus_of(a.hi), a.nan); }
-inline Reals wave(Reals a) { return {-1.0, 1.0, a.nan || holds_infinity(a)}; }  // sin or cos
+FAGEN_FUNCTION Reals tanh(Reals a) { return rounded(std::tanh(a.lo), std::tanh(a.hi), a.nan); }
+FAGEN_FUNCTION Reals sigmoid(Reals a) { return rounded(1 / (1 + std::exp(-a.lo)), 1 / (1 + std::exp(-a.hi)), a.nan); }
+FAGEN_FUNCTION double softplus_of(double x) { return high_of(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
+FAGEN_FUNCTION Reals softplus(Reals a) { return rounded(softplus_of(a.lo), softplus_of(a.hi), a.nan); }
+FAGEN_FUNCTION Reals wave(Reals a) { return {-1.0, 1.0, a.nan || holds_infinity(a)}; }  // sin or cos
 
-inline Reals choose(Tri condition, Reals yes, Reals no) {
+FAGEN_FUNCTION Reals choose(Tri condition, Reals yes, Reals no) {
   return condition == Tri::kAll ? yes : condition == Tri::kNone ? no : join(yes, no);
 }
 // A comparison with NaN is false.
-inline Tri less(Reals a, Reals b) { return decide(a.lo >= b.hi, a.hi < b.lo && !a.nan && !b.nan); }
-inline Tri less_equal(Reals a, Reals b) { return decide(a.lo > b.hi, a.hi <= b.lo && !a.nan && !b.nan); }
-inline Tri equal(Reals a, Reals b) {
+FAGEN_FUNCTION Tri less(Reals a, Reals b) { return decide(a.lo >= b.hi, a.hi < b.lo && !a.nan && !b.nan); }
+FAGEN_FUNCTION Tri less_equal(Reals a, Reals b) { return decide(a.lo > b.hi, a.hi <= b.lo && !a.nan && !b.nan); }
+FAGEN_FUNCTION Tri equal(Reals a, Reals b) {
   const bool points = a.lo == a.hi && b.lo == b.hi && a.lo == b.lo;
   return decide(a.lo > b.hi || a.hi < b.lo, points && !a.nan && !b.nan);
 }
@@ -251,17 +253,17 @@ struct Pairs {
   Span difference{-kFar, kFar};     // of q - kv
   Span sum{-kFar, kFar};            // of q + kv
 
-  constexpr Pairs(Span rows, Span keys) : q(rows), kv(keys) {}
+  FAGEN_CONSTEXPR Pairs(Span rows, Span keys) : q(rows), kv(keys) {}
 
   // Whether a pair is left. Exact: a pair of integers, not of reals.
-  constexpr bool narrow() { return narrow(nullptr, 0); }
+  FAGEN_CONSTEXPR bool narrow() { return narrow(nullptr, 0); }
 
   template <int count>
-  constexpr bool narrow(const HalfPlane (&planes)[count]) {
+  FAGEN_CONSTEXPR bool narrow(const HalfPlane (&planes)[count]) {
     return narrow(planes, count);
   }
 
-  constexpr bool narrow(const HalfPlane* planes, int count) {
+  FAGEN_CONSTEXPR bool narrow(const HalfPlane* planes, int count) {
     // Differences alone, or sums alone, have a closed form: each end of a strip that cuts the tile is met by a pair.
     const Span rows{greatest(greatest(q.lo, kv.lo + difference.lo), sum.lo - kv.hi),
                     least(least(q.hi, kv.hi + difference.hi), sum.hi - kv.lo)};
@@ -308,18 +310,18 @@ struct Ranges {
   int count = 0;
   Range range[kCapacity] = {};
 
-  constexpr const Range* begin() const { return range; }
-  constexpr const Range* end() const { return range + count; }
+  FAGEN_CONSTEXPR const Range* begin() const { return range; }
+  FAGEN_CONSTEXPR const Range* end() const { return range + count; }
 
-  static constexpr Ranges nothing() { return Ranges{}; }
-  static constexpr Ranges between(int64_t first, int64_t last) {
+  static FAGEN_CONSTEXPR Ranges nothing() { return Ranges{}; }
+  static FAGEN_CONSTEXPR Ranges between(int64_t first, int64_t last) {
     Ranges only;
     if (first < last) only.append({first, last});
     return only;
   }
 
   // Adds a range that starts no earlier than those already here.
-  constexpr void append(Range next) {
+  FAGEN_CONSTEXPR void append(Range next) {
     if (count > 0 && next.first <= range[count - 1].last) {
       range[count - 1].last = greatest(range[count - 1].last, next.last);
       return;
@@ -346,7 +348,7 @@ struct Ranges {
   }
 };
 
-constexpr Ranges shifted(const Ranges& a, int64_t by) {
+FAGEN_CONSTEXPR Ranges shifted(const Ranges& a, int64_t by) {
   Ranges moved = a;
   for (int n = 0; n < moved.count; ++n) {
     moved.range[n].first += by;
@@ -355,7 +357,7 @@ constexpr Ranges shifted(const Ranges& a, int64_t by) {
   return moved;
 }
 
-constexpr Ranges unite(const Ranges& a, const Ranges& b) {
+FAGEN_CONSTEXPR Ranges unite(const Ranges& a, const Ranges& b) {
   Ranges both;
   int from_a = 0, from_b = 0;
   while (from_a < a.count || from_b < b.count) {
@@ -365,7 +367,7 @@ constexpr Ranges unite(const Ranges& a, const Ranges& b) {
   return both;
 }
 
-constexpr Ranges intersect(const Ranges& a, const Ranges& b) {
+FAGEN_CONSTEXPR Ranges intersect(const Ranges& a, const Ranges& b) {
   Ranges both;
   int from_a = 0, from_b = 0;
   while (from_a < a.count && from_b < b.count) {

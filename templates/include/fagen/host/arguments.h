@@ -13,14 +13,16 @@ class Arguments {
       : driver_(driver), variant_(variant), op_(op) {}
 
   const Shape& shape() const { return shape_; }
+  Call call() const { return {driver_, variant_, device_}; }
 
   [[noreturn]] void refuse(const std::string& argument, const std::string& expected, const std::string& found) const {
     throw std::invalid_argument(std::string(variant_.name) + op_ + ": " + argument + ": expected " + expected +
                                 ", found " + found);
   }
 
-  // q and k fix B, H, Hk, Sq and Skv.
+  // q fixes the device, q and k fix B, H, Hk, Sq and Skv.
   void take_q_k(const Tensor& q, const Tensor& k) {
+    device_ = {driver_.device_type, q.device().index};
     check_kind(q, "q", variant_.dtype);
     check_kind(k, "k", variant_.dtype);
     if (q.rank() != 4) refuse("q", form("Sq", "H", variant_.head_dim), "shape " + q.shape());
@@ -59,7 +61,7 @@ class Arguments {
 
   // A new tensor where the arguments are, not filled.
   Tensor empty(int64_t rank, const int64_t* sizes, Dtype dtype, const char* what, const char* of = "") const {
-    return Tensor::empty(driver_.device_type, rank, sizes, dtype, what, of);
+    return Tensor::empty(device_, rank, sizes, dtype, what, of);
   }
 
   // One of the variant's dtype and layout, and its view.
@@ -135,8 +137,9 @@ class Arguments {
     if (t.dtype() != code_of(dtype)) {
       refuse(name, std::string("dtype ") + name_of(code_of(dtype)), name_of(t.dtype()));
     }
-    if (t.device_type() != driver_.device_type) {
-      refuse(name, std::string("device ") + driver_.device + ", as the module is built for it", "a tensor elsewhere");
+    if (!(t.device() == device_)) {
+      refuse(name, std::string("device ") + driver_.device + (device_.index > 0 ? ":" + std::to_string(device_.index) : "")
+             + ", as the module is built for it", "a tensor elsewhere");
     }
   }
 
@@ -185,6 +188,7 @@ class Arguments {
   const Driver& driver_;
   const VariantRow& variant_;
   const char* op_;
+  Device device_{};
   Shape shape_{};
 };
 

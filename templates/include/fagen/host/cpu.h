@@ -1,8 +1,6 @@
 // The CPU: torch's own threads, memory from torch's allocator, and kernels that are functions of the library.
 #pragma once
-#include <fagen/host/driver.h>
-#include <fagen/host/tensor.h>
-#include <fagen/params.h>
+#include <fagen/host/variant.h>
 
 namespace fagen::host {
 namespace {
@@ -18,17 +16,17 @@ inline void on_torch_threads(int64_t begin, int64_t end, void (*fn)(int64_t, int
 }
 
 inline const Driver& cpu_driver() {
-  static const Driver driver{"cpu", aoti_torch_device_type_cpu(), torch_threads, on_torch_threads};
+  static const Driver driver{"cpu", aoti_torch_device_type_cpu(), torch_threads, on_torch_threads, nullptr};
   return driver;
 }
 
 // Memory that lives as long as a call, aligned to 64 bytes.
 class Workspace {
  public:
-  Workspace(int32_t device_type, int64_t bytes) {
+  Workspace(Device device, int64_t bytes) {
     if (bytes <= 0) return;
     const int64_t floats = (bytes + 64 + 3) / 4;
-    memory_ = Tensor::empty(device_type, 1, &floats, Dtype::f32, "the kernel's working memory");
+    memory_ = Tensor::empty(device, 1, &floats, Dtype::f32, "the kernel's working memory");
     const auto address = reinterpret_cast<uintptr_t>(memory_.data());
     data_ = reinterpret_cast<void*>((address + 63) & ~uintptr_t{63});
   }
@@ -41,17 +39,17 @@ class Workspace {
 
 // The launches of a variant's row, given what its rendered kernel exports (the end of params.h).
 template <auto kWorkspaceBytes, auto kKernel, typename Params>
-void run_on_cpu(const Driver& driver, Params& p) {
-  const Pool pool{driver.parallel_for, driver.threads()};
+void run_on_cpu(const Call& call, Params& p) {
+  const Pool pool{call.driver.parallel_for, call.driver.threads()};
   p.pool = &pool;
-  const Workspace workspace(driver.device_type, kWorkspaceBytes(&p));
+  const Workspace workspace(call.device, kWorkspaceBytes(&p));
   p.workspace = workspace.data();
   kKernel(&p);
 }
 
 template <auto kKernel>
-void count_on_cpu(const Driver&, ForwardParams& p, TileCounts& counts) {
-  kKernel(&p, &counts);
+void count_on_cpu(const Call&, ForwardParams& p, TileCounts* counts) {
+  kKernel(&p, counts);
 }
 
 }  // namespace

@@ -5,15 +5,47 @@
 namespace fagen::host {
 namespace {
 
-// One plain table, filled by the file of a target (cpu.h), which the module's binding hands to every op. What a target
-// with a device needs to launch (the stream, launches, tensor maps, function attributes) are more functions of this
-// table, so that an emulator can put its own in their place; only that target's file calls them.
+// What the kernels of one direction of a variant were compiled to, and how they are launched. For CUDA targets.
+struct Image {
+  const char* unit;            // "causal_d64_forward": what its source and its PTX are called
+  const char *kernel, *counts;  // "fagen_causal_d64_forward", and the kernel that counts tiles
+  const void* fatbin;
+  int32_t number;  // of the target: 80 for sm_80
+  bool exact;      // that card alone will do, as for sm_90a
+  int32_t tile_q;  // query rows of a block
+  uint32_t threads, shared_bytes;  // of a block; shared memory besides what the kernel declares
+};
+
+// Memory that a kernel may touch.
+struct Buffer {
+  const char* name;
+  const void* address;
+  int64_t bytes;
+  int32_t writable;
+};
+
+// One launch of a kernel. An emulator reads this struct: fagen/emulate/driver.py has its fields, in this order.
+struct Launch {
+  const char* unit;
+  const char* kernel;
+  uint32_t grid[3], block[3];
+  uint32_t shared_bytes;
+  int32_t param_count, buffer_count;
+  void* const* params;
+  const int64_t* param_bytes;
+  const Buffer* buffers;
+};
+
+// One plain table, filled by the file of a target (cpu.h, cuda.h, emulated.h), which the module's binding hands to every
+// op. The first two functions are of the CPU, the third is of a device; the others are null.
 struct Driver {
   const char* device;   // where tensors must be, as torch calls it
   int32_t device_type;  // the same, as torch's number
   int32_t (*threads)();
   // Calls fn(begin, end, ctx) on parts that cover [begin, end), on those threads.
   void (*parallel_for)(int64_t begin, int64_t end, void (*fn)(int64_t, int64_t, void*), void* ctx);
+  // Launches on the current stream of a device; an error of the launch is thrown.
+  void (*launch)(const Image&, const Launch&, int32_t device_index);
 };
 
 }  // namespace

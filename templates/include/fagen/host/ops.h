@@ -84,7 +84,7 @@ inline void forward(const Driver& driver, const VariantRow& variant, StableIValu
   Tensor lse = arguments.empty(3, rows, Dtype::f32, "lse");
   p.lse = static_cast<float*>(lse.data());
 
-  if (lse.numel() != 0) variant.launches.forward(driver, p);
+  if (lse.numel() != 0) variant.launches.forward(arguments.call(), p);
   if (!into_out) stack.put(std::move(o));
   stack.put(std::move(lse));
 }
@@ -154,7 +154,7 @@ inline void backward(const Driver& driver, const VariantRow& variant, StableIVal
     dk.fill_with_zeros();
     dv.fill_with_zeros();
   } else {
-    variant.launches.backward(driver, p);
+    variant.launches.backward(arguments.call(), p);
   }
   stack.put(std::move(dq));
   stack.put(std::move(dk));
@@ -177,13 +177,12 @@ inline void tile_counts(const Driver& driver, const VariantRow& variant, StableI
   ForwardParams p{};
   p.shape = arguments.shape();
   for (int32_t i = 0; i < variant.param_count; ++i) p.params[i] = arguments.param(params[i], variant.params[i]);
-  TileCounts counts{};
-  if (p.shape.batch != 0 && p.shape.heads != 0) variant.launches.tile_counts(driver, p, counts);
-
   const int64_t four = 4;
   Tensor made = arguments.empty(1, &four, Dtype::i64, "the counts");
-  const int64_t row[4] = {counts.total, counts.full, counts.partial, counts.empty};
-  std::memcpy(made.data(), row, sizeof(row));
+  made.fill_with_zeros();
+  if (p.shape.batch != 0 && p.shape.heads != 0) {
+    variant.launches.tile_counts(arguments.call(), p, static_cast<TileCounts*>(made.data()));
+  }
   stack.put(std::move(made));
 }
 

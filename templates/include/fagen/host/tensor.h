@@ -33,6 +33,12 @@ inline const char* name_of(int32_t code) {
   return code == aoti_torch_dtype_float64() ? "torch.float64" : "another dtype";
 }
 
+// Where a tensor is: torch's number for the kind of device, and which of that kind.
+struct Device {
+  int32_t type, index;
+  bool operator==(const Device& other) const { return type == other.type && index == other.index; }
+};
+
 // One reference to a tensor, let go at the end of its scope.
 class Tensor {
  public:
@@ -55,7 +61,7 @@ class Tensor {
   }
 
   // A new contiguous tensor on a device, not filled. `what` and `of` say what for, should there be no memory.
-  static Tensor empty(int32_t device_type, int64_t rank, const int64_t* sizes, Dtype dtype, const char* what,
+  static Tensor empty(Device device, int64_t rank, const int64_t* sizes, Dtype dtype, const char* what,
                       const char* of = "") {
     int64_t strides[8] = {};
     int64_t step = 1;
@@ -66,7 +72,7 @@ class Tensor {
     }
     const int32_t code = code_of(dtype);
     AtenTensorHandle made = nullptr;
-    if (fits && aoti_torch_empty_strided(rank, sizes, strides, code, device_type, 0, &made) == 0) return Tensor(made);
+    if (fits && aoti_torch_empty_strided(rank, sizes, strides, code, device.type, device.index, &made) == 0) return Tensor(made);
     int64_t bytes = 0;
     fits = fits && !__builtin_mul_overflow(step, static_cast<int64_t>(aoti_torch_dtype_element_size(code)), &bytes);
     throw std::runtime_error("fagen: torch could not allocate " +
@@ -112,6 +118,12 @@ class Tensor {
     return type;
   }
 
+  Device device() const {
+    Device found{device_type(), 0};
+    call(aoti_torch_get_device_index(handle_, &found.index), "device_index");
+    return found;
+  }
+
   void fill_with_zeros() const {
     if (numel() != 0) call(aoti_torch_zero_(handle_), "zero_");
   }
@@ -136,7 +148,7 @@ class Tensor {
   // This float tensor, called `name`, with contiguous elements: itself, or a copy.
   Tensor packed(const char* name) && {
     if (contiguous() || numel() == 0) return std::move(*this);
-    Tensor copy = empty(device_type(), rank_, sizes_, Dtype::f32, "a contiguous copy of ", name);
+    Tensor copy = empty(device(), rank_, sizes_, Dtype::f32, "a contiguous copy of ", name);
     call(aoti_torch_copy_(copy.handle_, handle_, 0), "copy_");
     return copy;
   }

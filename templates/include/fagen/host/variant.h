@@ -24,12 +24,22 @@ struct ParamRow {
   int64_t extents[kMaxRank];
 };
 
-// How its kernels are run, by the file of their target (cpu.h). They are given what the ops know, and see to the rest:
-// working memory, threads. Without backward, that one is null.
+struct VariantRow;
+
+// What a launch is made for: the machine, the variant, and which of the machine's devices holds the tensors.
+struct Call {
+  const Driver& driver;
+  const VariantRow& variant;
+  Device device;
+};
+
+// How its kernels are run, by the file of their target (cpu.h, cuda.h). They are given what the ops know, and see to the
+// rest: working memory, threads, launches. Counts are where the kernel can write them. Without backward, that one is
+// null.
 struct Launches {
-  void (*forward)(const Driver&, ForwardParams&);
-  void (*tile_counts)(const Driver&, ForwardParams&, TileCounts&);
-  void (*backward)(const Driver&, BackwardParams&);
+  void (*forward)(const Call&, ForwardParams&);
+  void (*tile_counts)(const Call&, ForwardParams&, TileCounts*);
+  void (*backward)(const Call&, BackwardParams&);
 };
 
 struct VariantRow {
@@ -41,6 +51,7 @@ struct VariantRow {
   int32_t param_count;
   const ParamRow* params;
   Launches launches;
+  const Image* forward_image;  // null for a CPU
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Graph to C++ statements for the CPU: a row's values as scalars, a key's as vectors of kLanes keys.
+"""Graph to C++ statements: a row's values as scalars, a key's as vectors of kLanes keys or as scalars too.
 
 The statements are for code within namespace fagen, whose functions they call without naming it.
 """
@@ -75,9 +75,11 @@ class Printer:
     """Prints the nodes of one snippet.
 
     ``prefix`` starts the names of temporaries and ends other names, so that two snippets can share a scope.
+    ``lanes`` says whether what a key has is a vector, a lane a key, or a scalar of one key.
     """
 
-    def __init__(self, graph: Graph, params: Mapping[str, Param], prefix: str = "t"):
+    def __init__(self, graph: Graph, params: Mapping[str, Param], prefix: str = "t", *, lanes: bool = True):
+        self._vectors = lanes
         self._graph = graph
         self._params = params
         self._sizes = Sizes(params)
@@ -146,6 +148,10 @@ class Printer:
 
     # ---- conversions ----
 
+    def _by_lanes(self, node: Node) -> bool:
+        """Whether a node is a vector."""
+        return self._vectors and node.per_key
+
     def _kind(self, node: Node) -> str | int:
         return self._sizes.bits(node) if node.type == "int" else node.type
 
@@ -158,7 +164,7 @@ class Printer:
         return _Text(f"int64_t{{{x.text}}}", _ATOM, 64, False)
 
     def _as_vector(self, x: _Text) -> str:
-        if x.vector:
+        if x.vector or not self._vectors:
             return x.text
         if x.kind == "bool":
             return f"all_lanes({x.text})"
@@ -179,9 +185,9 @@ class Printer:
         if op == "const":
             return self._constant(node, kind)
         if op == "name":
-            return _Text(str(node.value), _ATOM, kind, node.per_key)
+            return _Text(str(node.value), _ATOM, kind, self._by_lanes(node))
         if op == "read":
-            return _Text(self._read(node), _ATOM, kind, node.per_key)
+            return _Text(self._read(node), _ATOM, kind, self._by_lanes(node))
         if op in ("and", "or", "not"):
             return self._logic(node)
         if op == "select":
@@ -197,18 +203,18 @@ class Printer:
             return _Text(f"-{a.inside(_ATOM)}", _SIGN, kind, a.vector)
         if op in ("add", "sub"):
             sign = "+" if op == "add" else "-"
-            return _Text(f"{a.inside(_SUM)} {sign} {b.inside(_PRODUCT)}", _SUM, kind, node.per_key)
+            return _Text(f"{a.inside(_SUM)} {sign} {b.inside(_PRODUCT)}", _SUM, kind, self._by_lanes(node))
         if op == "mul" or (op == "div" and kind == "real"):
             sign = "*" if op == "mul" else "/"
-            return _Text(f"{a.inside(_PRODUCT)} {sign} {b.inside(_SIGN)}", _PRODUCT, kind, node.per_key)
+            return _Text(f"{a.inside(_PRODUCT)} {sign} {b.inside(_SIGN)}", _PRODUCT, kind, self._by_lanes(node))
         if op in ("floordiv", "mod") and node.type == "int":
             shifted = self._by_power_of_two(node, a)
             if shifted is not None:
                 return shifted
         names = {"floordiv": "floor_div", "mod": "floor_mod"}
         if op in ("floordiv", "mod", "min", "max", "abs", "floor", "pow") or op in REAL_FUNCTIONS:
-            arguments = [self._as_vector(x) if node.per_key else x.text for x in operands]
-            return _Text(f"{names.get(op, op)}({', '.join(arguments)})", _ATOM, kind, node.per_key)
+            arguments = [self._as_vector(x) if self._by_lanes(node) else x.text for x in operands]
+            return _Text(f"{names.get(op, op)}({', '.join(arguments)})", _ATOM, kind, self._by_lanes(node))
         raise AssertionError(f"no C++ for {op}")
 
     def _constant(self, node: Node, kind: str | int) -> _Text:
@@ -220,12 +226,12 @@ class Printer:
     def _comparison(self, node: Node, operands: list[_Text]) -> _Text:
         sign = {"lt": "<", "le": "<=", "eq": "=="}[node.op]
         a, b = operands
-        if a.kind == "bool" and node.per_key:
+        if a.kind == "bool" and self._by_lanes(node):
             a, b = (x if x.vector else _Text(self._as_vector(x), _ATOM, "bool", True) for x in (a, b))
         if node.args[0].is_const:  # as people write it
             a, b, sign = b, a, {"<": ">", "<=": ">=", "==": "=="}[sign]
         text = f"{a.inside(_SUM)} {sign} {b.inside(_SUM)}"
-        if not node.per_key:
+        if not self._by_lanes(node):
             return _Text(text, _COMPARE, "bool", False)
         if a.kind == 64:
             return _Text(f"narrow({text})", _ATOM, "bool", True)
@@ -234,8 +240,13 @@ class Printer:
     def _logic(self, node: Node) -> _Text:
         operands = [self._texts[arg] for arg in node.args]
         if node.op == "not":
-            return _Text(f"{'~' if node.per_key else '!'}{operands[0].inside(_ATOM)}", _SIGN, "bool", node.per_key)
-        if not node.per_key:
+            return _Text(
+                f"{'~' if self._by_lanes(node) else '!'}{operands[0].inside(_ATOM)}",
+                _SIGN,
+                "bool",
+                self._by_lanes(node),
+            )
+        if not self._by_lanes(node):
             sign = " && " if node.op == "and" else " || "
             return _Text(sign.join(x.inside(_COMPARE) for x in operands), _LOGIC, "bool", False)
         parts = [x.inside(_SIGN) if x.vector else self._as_vector(x) for x in operands]
@@ -249,11 +260,11 @@ class Printer:
         if condition.vector:
             yes, no = (self._as_vector(x) for x in branches)
             return _Text(f"select({condition.text}, {yes}, {no})", _ATOM, kind, True)
-        if node.per_key:
+        if self._by_lanes(node):
             yes, no = (self._as_vector(x) if not x.vector else x.inside(_LOGIC) for x in branches)
         else:
             yes, no = (x.inside(_LOGIC) for x in branches)
-        return _Text(f"{condition.inside(_LOGIC)} ? {yes} : {no}", _CHOICE, kind, node.per_key)
+        return _Text(f"{condition.inside(_LOGIC)} ? {yes} : {no}", _CHOICE, kind, self._by_lanes(node))
 
     def _by_power_of_two(self, node: Node, a: _Text) -> _Text | None:
         divisor = node.args[1]
@@ -268,7 +279,7 @@ class Printer:
     # ---- reads ----
 
     def _read(self, node: Node) -> str:
-        access = classify(self._graph, node)
+        access = classify(self._graph, node) if self._vectors else Access("row")
         array = array_name(str(node.value))
         if access.kind == "run":
             line = self._fresh(f"{array}_line1")

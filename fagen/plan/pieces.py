@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...expr import ArrayDeclaration, KernelCode, Snippet
-from ...runtime.variant import Variant
+from ..expr import ArrayDeclaration, KernelCode, Snippet
+from ..runtime.variant import Variant
 
 # The names that statements of the middle end may use, beside arrays of params: see fagen.expr.code.
 SCOPE = ("b", "h", "hk", "i", "q", "j", "kv", "s", "q_len", "kv_len")

@@ -1,0 +1,248 @@
+// The machine: blocks of threads, their memory, and what orders their accesses. Not seen by programs.
+#pragma once
+#include <array>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "scalar.h"
+
+namespace fagen::emulate {
+
+// ---- faults
+
+enum class FaultKind : s32 {
+  kRace, kUninitialised, kOutOfBounds, kMisaligned, kReadOnly, kDeadlock, kBarrier, kCollective, kMbarrier, kLimits,
+  kTrap, kProgram, kEndless,
+};
+
+// A place of an access or of a wait.
+struct Where {
+  s32 instruction = -1;
+  u32 block[3] = {0, 0, 0}, thread[3] = {0, 0, 0};
+  bool known = false;
+};
+
+struct Fault {
+  FaultKind kind;
+  std::string what;  // in words, without places
+  Where where, other;
+  Space space = Space::kGeneric;
+  u64 address = 0;
+  u32 bytes = 0;
+};
+
+// ---- clocks: who knows of what, as in FastTrack (Flanagan, Freund: PLDI 2009)
+
+// Agents of a block: thread t is agent t, its asynchronous copies agent threads + t. An epoch is an agent's clock at an
+// access; a vector clock holds what a thread knows of every agent.
+using Clock = std::vector<u32>;
+using Clocks = std::map<u32, Clock>;  // by block
+inline void join(Clock& into, const Clock& from) {
+  for (size_t i = 0; i < into.size(); ++i) into[i] = into[i] > from[i] ? into[i] : from[i];
+}
+void join(Clocks& into, u32 block, const Clock& from);
+void join(Clocks& into, const Clocks& from);
+
+// What one access leaves behind.
+struct Access {
+  u32 block;  // linear index in the grid
+  u32 agent;
+  u32 clock;
+  s32 instruction;
+};
+
+// Strong accesses do not conflict if the scope of each holds the other's thread.
+enum class Strength : u8 { kWeak, kBlock, kGrid };
+inline bool is_wide(Scope scope) { return scope == Scope::kGpu || scope == Scope::kSystem; }
+inline Strength strength_of(Order order, Scope scope) {
+  return order == Order::kWeak ? Strength::kWeak : is_wide(scope) ? Strength::kGrid : Strength::kBlock;
+}
+
+// Of `grain` bytes of memory: the last write, and reads since.
+struct Cell {
+  Access write{0, 0, 0, -1};
+  Access read{0, 0, 0, -1};
+  u32 more_reads = 0;  // index + 1 into Shadow::reads, where several agents read
+  Strength write_strength{}, read_strength{};
+  bool written = false;
+};
+
+struct Block;
+
+// Shadow memory of one range of addresses.
+struct Shadow {
+  u64 grain = 4;
+  std::vector<Cell> cells;
+  std::vector<std::vector<std::pair<Access, Strength>>> reads;
+};
+
+// What releases at an address tell those who acquire there: all blocks, or their own alone.
+struct Published {
+  Clocks wide;
+  std::map<u32, Clocks> narrow;  // by the releasing block
+  u64 owner = ~u64{0};           // the thread that alone has written since
+  u64 version = 0;               // another after each release
+};
+
+// What a thread would publish by a relaxed write, or has seen by relaxed reads: as far as fences of the block's scope
+// reach, and of wider ones.
+struct Fenced {
+  Clocks narrow, wide;
+};
+
+struct Mbarrier {
+  u32 expected = 0;   // arrivals a phase
+  u32 pending = 0;    // still to come in this phase
+  s64 transactions = 0;
+  u32 phase = 0;
+  Clocks gathering, completed;
+  u32 waited_phase = ~0u;
+};
+
+// ---- memory
+
+struct Buffer {
+  u64 begin, end;
+  bool writable;
+  std::string name;
+  Shadow shadow;  // of writable ones
+};
+
+struct Copy {  // of cp.async
+  u64 shared, global;
+  u32 bytes, source_bytes;
+  s32 instruction;
+  bool done = false;
+};
+struct CopyGroup {
+  std::vector<Copy> copies;
+  u32 clock = 0;  // the copying agent's, which the thread learns when it has waited
+  bool committed = false;
+  std::vector<u64> mbarriers;  // that are told when all copies so far are done
+};
+
+struct ThreadMore {  // what the machine keeps of a thread
+  Clock clock;                      // what it knows
+  Clocks others;                    // what it knows of other blocks
+  Fenced fenced, seen;              // at its last release fence; learnt by relaxed loads, until an acquire fence
+  u64 learnt[3] = {};               // of what release it learnt last: address, version, how
+  std::vector<Copy> open;           // cp.async since the last commit
+  std::deque<CopyGroup> groups;
+  u32 groups_committed = 0;
+  Where where;
+};
+
+struct Barrier {
+  u32 expected = 0, arrived = 0;
+  std::vector<u32> waiting;
+  Clock clock;
+  u32 count = 0;
+  Clocks others;
+  u32 trues = 0;
+};
+
+enum class Completions : s32 { kEarliest, kLatest, kRandom };
+
+struct Block {
+  u32 index, coordinates[3];
+  u32 threads, warps;
+  std::vector<Thread> thread;
+  std::vector<ThreadMore> more;
+  std::vector<Warp> warp;
+  std::vector<char> registers, local;
+  std::vector<u8> shared;
+  Shadow shadow;
+  std::unordered_map<u64, Published> published;
+  std::unordered_map<u64, Mbarrier> mbarriers;
+  std::array<Barrier, 16> barriers;
+  u32 live = 0;
+};
+
+struct Machine {
+  const Program* program;
+  const Kernel* kernel;
+  Calls calls;
+  u32 grid[3], block_size[3];
+  u32 dynamic_shared, shared_bytes;
+  const char* param;
+  std::vector<Buffer> buffers;
+  std::unordered_map<u64, Published> published;    // at global addresses
+  std::unordered_map<u64, Mbarrier> mbarriers;
+  Completions completions;
+  bool checks;
+  std::mt19937_64 random;
+  std::vector<u64> visits;
+  std::vector<std::unique_ptr<Block>> blocks;  // being run
+  u64 releases = 0;
+  u64 progress = 0;    // counts what may let somebody go on
+  u64 ticks = 0;
+  u64 barriers_met = 0, collectives_met = 0, switches = 0;
+  double seconds = 0;  // after which it gives up; 0: never
+  std::chrono::steady_clock::time_point start;
+
+  bool flip() { return random() & 1; }
+};
+
+[[noreturn]] void raise(Machine&, const Thread&, FaultKind, const std::string& what, Space = Space::kGeneric,
+                        u64 address = 0, u32 bytes = 0);
+Where place_of(const Machine&, const Thread&);
+
+// ---- memory.cpp
+struct Range {  // where an access goes
+  Space space;
+  u8* data;
+  Shadow* shadow;   // nullptr: not watched
+  u64 offset;       // into the shadow's bytes
+  u64 address;      // in its space
+};
+Range find(Thread&, Space, u64 address, u32 bytes, bool write);
+// Records an access by an agent that knows `knows`, and faults if it conflicts with one that nothing orders.
+void watch(Machine&, Thread&, const Range&, u32 bytes, bool write, Strength, u32 agent, u32 clock, s32 instruction);
+// Faults if an ordinary access touches an mbarrier.
+void keep_off_mbarriers(Thread&, const Range&, u32 bytes);
+void load(Thread&, Space, u64, void*, u32, Order, Scope);
+void store(Thread&, Space, u64, const void*, u32, Order, Scope);
+void atomic(Thread&, Space, u64, Atomic, Type, const void*, const void*, void*, Order, Scope);
+// A lane's part of a collective access to shared memory.
+void read_shared(Machine&, Thread&, u64 address, void* to, u32 bytes);
+void write_shared(Machine&, Thread&, u64 address, const void* from, u32 bytes);
+void tick(Thread&);  // the thread's next accesses are later than what it has told others
+
+// ---- sync.cpp
+void fence(Thread&, Order, Scope);
+void fence_proxy(Thread&, u32);
+void publish(Thread&, const Range&, Order, Scope, bool atomic);
+void learn(Thread&, const Range&, Order, Scope);
+bool meet_at_barriers(Machine&, Block&);  // lets go of barriers that are complete; whether any was
+void arrive_at_barrier(Machine&, Block&, u32 thread);
+void mbarrier_init(Thread&, Space, u64, u32);
+void mbarrier_inval(Thread&, Space, u64);
+u64 mbarrier_arrive(Thread&, Space, u64, u32, bool, bool, u32, bool);
+void mbarrier_expect(Thread&, Space, u64, u32);
+void mbarrier_complete(Thread&, Space, u64, u32);
+bool mbarrier_test(Thread&, Space, u64, u64, bool);
+void expect_copies(Thread&, u64 address);  // one more arrival, of the agent of a thread's copies
+void arrive_for_copies(Thread&, u64 address, const Clock& clock);  // that arrival, with what the agent knows
+
+// ---- async.cpp
+void copy_async(Thread&, u64, u64, u32, u32);
+void copy_commit(Thread&);
+bool copy_wait(Thread&, u32);
+void copy_arrive(Thread&, u64, bool);
+void complete_some(Thread&);  // a random part of what is open
+bool complete_all(Thread&);   // everything; whether there was anything
+
+// ---- print.cpp
+s32 print(Thread&, u64 format, u64 arguments);
+void assert_failed(Thread&, u64 message, u64 file, u32 line);
+
+// ---- special
+u64 special(Thread&, u32);
+
+}  // namespace fagen::emulate

@@ -1,0 +1,432 @@
+"""A kernel's `step` function in C++: what the tables of instructions write into."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from ..ptx.model import (
+    Address,
+    Immediate,
+    Instruction,
+    Label,
+    Module,
+    Negated,
+    Operand,
+    Register,
+    Sink,
+    Symbol,
+    Vector,
+)
+from ..ptx.parse import type_bytes
+from ..ptx.tokens import PtxError
+from .flat import Kernel
+from .flow import kept, label_of
+from .modifiers import Unplaced, refused
+from .special import SPECIAL
+
+UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "u128"}
+
+
+Translate = Callable[["Emitter", Instruction], None]
+TABLE: dict[str, Translate] = {}
+# Opcodes whose lanes meet, so that a thread pauses there; a function tells for those that may.
+PAUSES: dict[str, Callable[[Instruction], bool]] = {}
+# Opcodes that a thread may spin on until another thread acts.
+SPINS: dict[str, Callable[[Instruction], bool]] = {}
+# Those whose operands must lie where other lanes and the machine find them.
+SHARED_OPERANDS: dict[str, Callable[[Instruction], bool]] = {}
+
+
+def translates(*opcodes: str) -> Callable[[Translate], Translate]:
+    """Registers what writes an opcode's C++."""
+
+    def register(function: Translate) -> Translate:
+        for opcode in opcodes:
+            assert opcode not in TABLE, opcode
+            TABLE[opcode] = function
+        return function
+
+    return register
+
+
+def always(_: Instruction) -> bool:
+    """For tables that ask of an instruction."""
+    return True
+
+
+class Emitter:
+    """Writes one kernel; ``number`` is its index in the program, ``first`` that of its first instruction there."""
+
+    def __init__(self, module: Module, kernel: Kernel, number: int, first: int):
+        self.module = module
+        self.kernel = kernel
+        self._number = number
+        self._first = first
+        self.instructions: list[Instruction] = []
+        self._lines: list[str] = []
+        self._tables: list[str] = []
+        self._extra: dict[str, str] = {}  # fields beside the kernel's registers, with their C++ types
+        self._names: dict[str, str] = {}
+        self._taken: set[str] = set()
+        self._resumes = 0
+        self._temporaries = 0
+        self.functions: set[str] = set()  # of the machine, that collectives run
+        self.blocks: list[int] = []  # index of the first instruction of each counted block
+        self._labels = {each.name: n for n, each in enumerate(kernel.statements) if isinstance(each, Label)}
+        self._kept = kept(
+            kernel.statements,
+            kernel.registers,
+            lambda n, i: self._waits(n, i),
+            lambda i: _shared_operands(i),
+            self._targets,
+        )
+
+    # ---- the whole
+
+    def text(self) -> str:
+        """The kernel's C++."""
+        self._block()
+        for index, statement in enumerate(self.kernel.statements):
+            if isinstance(statement, Label):
+                self._lines.append(f"{self._label(statement.name)}:;")
+                self._block()
+            else:
+                self._at = index
+                self._one(statement)
+        fields = [f"  {self._type(name)} {self._name(name)};" for name in self.kernel.registers if name in self._kept]
+        fields += [f"  {kind} {name};" for name, kind in self._extra.items()]
+        local = [
+            f"  {self._type(name)} {self._name(name)};" for name in self.kernel.registers if name not in self._kept
+        ]
+        resumes = "".join(f" case {n}: goto resume{n};" for n in range(1, self._resumes + 1))
+        return "\n".join(
+            [
+                f"struct Registers{self._number} {{",
+                *fields,
+                "};",
+                *self._tables,
+                f"static void step{self._number}(Thread& t) {{",
+                f"  auto& R = *reinterpret_cast<Registers{self._number}*>(t.registers);",
+                "  const Calls& call = *t.calls;",
+                "  (void)R; (void)call;",
+                *local,
+                f"  switch (t.next) {{{resumes} default: break; }}",
+                *("  " + line for line in self._lines),
+                "  t.state = State::kDone;",
+                "}",
+            ]
+        )
+
+    def _one(self, instruction: Instruction) -> None:
+        translate = TABLE.get(instruction.opcode)
+        if translate is None:
+            raise refused(instruction, "this instruction is not built")
+        self.instructions.append(instruction)
+        try:
+            if instruction.guard is None:
+                translate(self, instruction)
+            else:
+                negation = "!" if instruction.guard_negated else ""
+                self.line(f"if ({negation}{self.register(instruction.guard)}) {{")
+                translate(self, instruction)
+                self.line("}")
+        except Unplaced as error:
+            raise refused(instruction, str(error)) from None
+        except PtxError:
+            raise
+        except (LookupError, ValueError) as error:  # operands or modifiers that the ISA does not have here
+            raise refused(instruction, "this form is not built") from error
+
+    def _block(self) -> None:
+        """Counts how often control comes here."""
+        self._lines.append(f"++t.visits[{len(self.blocks)}];")
+        self.blocks.append(self._first + len(self.instructions))
+
+    # ---- what tables use
+
+    def line(self, text: str) -> None:
+        """Adds a line of C++."""
+        self._lines.append(text)
+
+    def index(self) -> int:
+        """Of the instruction being written, in the program."""
+        return self._first + len(self.instructions) - 1
+
+    def here(self) -> None:
+        """The next call may fault: the thread knows where it is."""
+        self.line(f"t.at = {self.index()};")
+
+    def temporary(self, kind: str) -> str:
+        """A field of its own, for a value that must outlive a pause."""
+        self._temporaries += 1
+        name = f"x{self._temporaries}"
+        self._extra[name] = kind
+        return f"R.{name}"
+
+    def pause(self, *before: str) -> None:
+        """The thread returns here, in the state that ``before`` sets, and goes on behind it later."""
+        self._resumes += 1
+        self.line(f"{{ {' '.join(before)} t.next = {self._resumes}; return; }} resume{self._resumes}:;")
+
+    def wait_for(self, condition: str) -> None:
+        """The thread tries ``condition`` again and again, giving way to others in between."""
+        self._resumes += 1
+        n = self._resumes
+        self.line(f"resume{n}: if (!({condition})) {{ t.state = State::kWaiting; t.next = {n}; return; }}")
+
+    def collective(
+        self,
+        function: str,
+        mask: str,
+        operands: Sequence[Operand | str | None],
+        types: Sequence[str],
+        *,
+        aligned: bool,
+        orders: bool = False,
+        detail: Sequence[int] = (),
+    ) -> None:
+        """Lanes meet for ``function`` of the machine. A constant operand is put into a field first; None is a sink."""
+        offsets = []
+        for operand, kind in zip(operands, types, strict=True):
+            offsets.append(self._offset(operand, kind))
+        self.functions.add(function)
+        n = self.index()
+        table = f"operands{n}"
+        if offsets:
+            self._tables.append(f"static const s32 {table}[] = {{{', '.join(offsets)}}};")
+        numbers = [*detail, *[0] * (4 - len(detail))]
+        self._tables.append(
+            f"static const Collective collective{n} = {{{function}, {n}, {_truth(aligned)}, {_truth(orders)}, "
+            f"{len(offsets)}, {table if offsets else 'nullptr'}, {{{', '.join(map(str, numbers))}}}}};"
+        )
+        self.here()
+        self.pause(f"t.mask = {mask};", f"t.collective = &collective{n};", "t.state = State::kCollective;")
+
+    def _offset(self, operand: Operand | str | None, kind: str) -> str:
+        if operand is None or isinstance(operand, Sink):
+            return "-1"
+        declared = self.kernel.registers.get(operand.name) if isinstance(operand, Register) else None
+        if isinstance(operand, Register) and declared and type_bytes(declared) == type_bytes(kind):
+            return f"(s32)offsetof(Registers{self._number}, {self._name(operand.name)})"
+        field = self.temporary("bool" if kind == "pred" else UNSIGNED[type_bytes(kind)])
+        value = operand if isinstance(operand, str) else self.read(operand, kind.replace("f", "b"))
+        self.line(f"{field} = {value};")
+        return f"(s32)offsetof(Registers{self._number}, {field.removeprefix('R.')})"
+
+    def register(self, register: Register) -> str:
+        """Its C++ lvalue."""
+        name = register.name
+        if name not in self.kernel.registers:
+            raise Unplaced(f"no register {name} is declared")
+        return f"R.{self._name(name)}" if name in self._kept else self._name(name)
+
+    def read(self, operand: Operand, kind: str) -> str:
+        """``operand`` as a C++ value of PTX type ``kind``; floats as float and double, b-types and f16 as unsigned."""
+        size = type_bytes(kind)
+        if kind == "pred":
+            match operand:
+                case Register():
+                    return self.register(operand)
+                case Negated(register):
+                    return f"!{self.register(register)}"
+                case Immediate(bits):
+                    return _truth(bool(bits))
+            raise Unplaced(f"no predicate: {operand}")
+        unsigned = UNSIGNED[size]
+        match operand:
+            case Register(name) if name in self.kernel.registers:
+                value = self.register(operand)
+                if type_bytes(self.kernel.registers[name]) != size:
+                    value = f"static_cast<{unsigned}>({value})"
+            case Register(name):
+                value = self._special(name, unsigned)
+            case Immediate(bits, width):
+                floating = "float" if size == 4 else "double"
+                if kind in ("f32", "f64") and width not in (0, size * 8):
+                    return f"static_cast<{floating}>(f{width}({hex(bits)}ull))"
+                if kind in ("f32", "f64") and width == 0:
+                    return f"{floating}({bits})"
+                value = f"{unsigned}({hex(bits & (1 << 8 * min(size, 8)) - 1)}ull)"
+                if size == 16 and bits < 0:
+                    value = f"{unsigned}(__int128({bits}))"
+            case Symbol(name, offset):
+                value = f"static_cast<{unsigned}>({self._symbol(name)} + {offset})"
+            case _:
+                raise Unplaced(f"no value of type {kind}: {operand}")
+        if kind == "f32":
+            return f"f32({value})"
+        if kind == "f64":
+            return f"f64({value})"
+        if kind.startswith("s"):
+            return f"static_cast<s{size * 8}>({value})"
+        return value
+
+    def pattern(self, operand: Operand, kind: str) -> str:
+        """The bits of ``operand``, also of a float constant."""
+        if isinstance(operand, Immediate) and kind in ("f32", "f64"):
+            return f"bits({self.read(operand, kind)})"
+        return self.read(operand, f"b{8 * type_bytes(kind)}")
+
+    def write(self, operand: Operand, value: str, kind: str) -> None:
+        """Assigns ``value``, of PTX type ``kind``, to the register ``operand``."""
+        if isinstance(operand, Sink):
+            self.line(f"(void)({value});")
+            return
+        if not isinstance(operand, Register):
+            raise Unplaced(f"no register to write to: {operand}")
+        target = self.register(operand)
+        declared = self.kernel.registers[operand.name]
+        if kind == "pred":
+            self.line(f"{target} = {value};")
+            return
+        size, wide = type_bytes(kind), type_bytes(declared)
+        if kind in ("f32", "f64"):
+            value = f"bits({'float' if size == 4 else 'double'}({value}))"
+        elif kind.startswith("s"):
+            value = (
+                f"static_cast<s{wide * 8}>(s{size * 8}({value}))"
+                if wide != size and wide <= 8
+                else f"s{size * 8}({value})"
+            )
+        elif wide != size:
+            value = f"{UNSIGNED[size]}({value})"
+        self.line(f"{target} = static_cast<{UNSIGNED[wide]}>({value});")
+
+    def address(self, operand: Operand) -> str:
+        """A u64: an address in the instruction's state space."""
+        if not isinstance(operand, Address):
+            raise Unplaced(f"no address: {operand}")
+        match operand.base:
+            case None:
+                return f"u64({operand.offset}ull)"
+            case Register(name):
+                base = f"u64({self.register(operand.base)})"
+                if type_bytes(self.kernel.registers[name]) == 4 and operand.offset:
+                    return f"u64(u32({self.register(operand.base)} + u32({operand.offset & 0xFFFFFFFF}u)))"
+            case Symbol(name, inner):
+                base = f"u64({self._symbol(name)} + {inner})"
+        return f"({base} + u64({operand.offset}ll))" if operand.offset else base
+
+    def frame(self, operand: Operand) -> tuple[str, int] | None:
+        """Where a parameter that an address names lies, if it does: "param" (the launch's) or "frame", and offset."""
+        if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+            place = self.kernel.places.get(operand.base.name)
+            if place is not None and place.space in ("param", "frame"):
+                offset = place.offset + operand.base.offset + operand.offset
+                return place.space, offset
+        return None
+
+    def vector(self, operand: Operand, count: int) -> tuple[Operand, ...]:
+        """The ``count`` items of `{...}`, or the operand itself where there is one."""
+        if isinstance(operand, Vector):
+            if len(operand.items) != count:
+                raise Unplaced(f"expected {count} items: {operand}")
+            return operand.items
+        if count != 1:
+            raise Unplaced(f"expected {count} items: {operand}")
+        return (operand,)
+
+    def carry(self) -> str:
+        """The condition code that .cc instructions set and addc reads."""
+        self._extra.setdefault("carry", "bool")
+        return "R.carry"
+
+    def struct(self) -> str:
+        """The C++ type of the kernel's registers."""
+        return f"Registers{self._number}"
+
+    def label_name(self, operand: Operand) -> str:
+        """The label that an operand names."""
+        return label_of(operand)
+
+    def branch(self, name: str) -> None:
+        """Jump to a label; where a thread may spin, others get their turn first."""
+        target = self._label(name)
+        if self._spins(self._at, name):
+            self._resumes += 1
+            n = self._resumes
+            self.line(
+                f"if (--t.budget < 0) {{ t.state = State::kWaiting; t.at = {self.index()}; t.next = {n}; return; }} "
+                f"resume{n}: goto {target};"
+            )
+        else:
+            if self._labels[name] <= self._at:
+                self.line(f"if (--t.fuel < 0) {{ t.at = {self.index()}; call.tired(t); }}")
+            self.line(f"goto {target};")
+
+    # ---- details
+
+    def _waits(self, index: int, instruction: Instruction) -> bool:
+        asked = PAUSES.get(instruction.opcode)
+        if asked is not None and asked(instruction):
+            return True
+        if instruction.opcode in ("bra", "brx"):
+            return any(self._spins(index, name) for name in self._targets(instruction))
+        return False
+
+    def _spins(self, index: int, label: str) -> bool:
+        """Whether a branch from here goes back over something that waits for another thread."""
+        statements = self.kernel.statements
+        target = self._labels[label]
+        if target > index:
+            return False
+        return any(
+            isinstance(each, Instruction) and (asked := SPINS.get(each.opcode)) is not None and asked(each)
+            for each in statements[target : index + 1]
+        )
+
+    def _targets(self, instruction: Instruction) -> Sequence[str]:
+        if instruction.opcode == "brx":
+            return self.branch_list(instruction)
+        return [label_of(instruction.operands[0])]
+
+    def branch_list(self, instruction: Instruction) -> Sequence[str]:
+        """The labels that `brx.idx` chooses among."""
+        name = label_of(instruction.operands[1])
+        return self.module.branch_targets[name]
+
+    def _label(self, name: str) -> str:
+        return "label_" + re.sub(r"\W", lambda c: f"_{ord(c[0]):x}_", name)
+
+    def _name(self, register: str) -> str:
+        if register not in self._names:
+            base = "v" + re.sub(r"\W+", "_", register)
+            while base in self._taken:
+                base += "_"
+            self._taken.add(base)
+            self._names[register] = base
+        return self._names[register]
+
+    def _type(self, register: str) -> str:
+        declared = self.kernel.registers[register]
+        return "bool" if declared == "pred" else UNSIGNED[type_bytes(declared)]
+
+    def _symbol(self, name: str) -> str:
+        """A variable's address in its state space, as a u64."""
+        place = self.kernel.places.get(name)
+        if place is None:
+            raise Unplaced(f"the address of {name} is not known: no such variable, or a function's")
+        if place.space in ("global", "const"):
+            return f"reinterpret_cast<u64>(variable{place.offset})"
+        return f"u64({place.offset})"
+
+    def _special(self, name: str, unsigned: str) -> str:
+        value = SPECIAL.get(name)
+        if value is None:
+            raise Unplaced(f"{name} is neither declared nor a special register that is built")
+        return f"static_cast<{unsigned}>({value})"
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _shared_operands(instruction: Instruction) -> Iterable[str]:
+    from .flow import registers_of
+
+    asked = SHARED_OPERANDS.get(instruction.opcode)
+    if asked is None or not asked(instruction):
+        return
+    for operand in instruction.operands:
+        yield from registers_of(operand)

@@ -1,0 +1,98 @@
+"""What the mma schedule's forward kernel chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...runtime.variant import Variant
+from ...target import Device, Target
+
+_THREADS_PER_WARP = 32
+_ROWS_PER_MMA = 16
+# Rows of 16 bytes are what one copy moves; eight of them are all banks.
+_CHUNK = 16
+_LARGE_SHARED = 160 << 10  # of an sm_80 or larger multiprocessor, against the 100 KiB and less of the others
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Sizes of the forward kernel; see the constants at the top of a rendered one.
+
+    ``tile_q`` query rows a block of threads, which are ``threads`` in ``warps`` warps; ``tile_kv`` keys a tile, of
+    which ``stages`` are in shared memory, ``shared_bytes`` in all; ``blocks_per_sm`` is what registers are allotted
+    for.
+    """
+
+    tile_q: int
+    tile_kv: int
+    warps: int
+    stages: int
+    threads: int
+    shared_bytes: int
+    blocks_per_sm: int
+    optimize: str
+
+
+def row_bytes(dim: int) -> int:
+    """Bytes of a row in shared memory: Rows<dim>::kBytes of cuda/rows.h."""
+    chunks = -(-dim // 16) * 2
+    return (chunks if chunks % 8 == 0 else chunks | 1) * _CHUNK
+
+
+def shared_bytes(variant: Variant, tile_q: int, tile_kv: int, stages: int) -> int:
+    """Shared memory of a block: its queries, whose place o takes in the end, and the tiles of K and V."""
+    head, value = row_bytes(variant.head_dim), row_bytes(variant.value_dim)
+    return tile_q * max(head, value) + stages * tile_kv * (head + value)
+
+
+def choose_forward(variant: Variant, target: Target) -> tuple[Forward, dict[str, str]]:
+    """The sizes for a variant, and a reason for each."""
+    why: dict[str, str] = {}
+    device = target.device
+    assert device is not None
+    tile_q, tile_kv, stages = _tiles(variant, device, why)
+    warps = 4
+    why["warps"] = (
+        f"{tile_q // warps} rows each, so that what is read of K and V is used by as many rows as fit registers"
+    )
+    bytes_ = shared_bytes(variant, tile_q, tile_kv, stages)
+    why["shared_bytes"] = f"{tile_q} rows of Q, then of O, and {stages} × {tile_kv} rows of K and V"
+    why["threads"] = f"{warps} warps"
+    why["blocks_per_sm"] = "the least that is asked for: registers are left to the compiler"
+    why["optimize"] = "the compiler's usual level"
+    threads = warps * _THREADS_PER_WARP
+    return Forward(tile_q, tile_kv, warps, stages, threads, bytes_, 1, "-O3"), why
+
+
+def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, int, int]:
+    """Query rows, keys and stages."""
+    width = max(variant.head_dim, variant.value_dim)
+    large = device.shared_per_sm >= _LARGE_SHARED
+    rows = 128 if width <= 128 else 64
+    why["tile_q"] = (
+        f"sums of {rows // 4} rows by {variant.value_dim} columns stay in a warp's registers beside the scores"
+    )
+    keys = 64 if large or width <= 64 else 32
+    why["tile_kv"] = (
+        f"scores of {rows // 4} rows by {keys} keys are what registers have left"
+        if large
+        else f"{keys} keys leave room in {device.shared_per_sm >> 10} KiB of shared memory for more than one block"
+    )
+    stages = 1
+    why["stages"] = "one: the next tile's keys arrive during the second product, its values during the first"
+    for name, size in (("q", variant.tiles.q), ("kv", variant.tiles.kv), ("stages", variant.tiles.stages)):
+        if size is None:
+            continue
+        why["stages" if name == "stages" else f"tile_{name}"] = f"the spec's tiles.{name}"
+        if name == "q":
+            rows = size
+        elif name == "kv":
+            keys = size
+        else:
+            stages = size
+    while (
+        variant.tiles.kv is None and shared_bytes(variant, rows, keys, stages) > device.shared_per_block and keys > 16
+    ):
+        keys //= 2
+        why["tile_kv"] = f"what fits {device.shared_per_block >> 10} KiB of shared memory"
+    return rows, keys, stages

@@ -1,0 +1,78 @@
+"""The names that the mma templates see. A template prints these and decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..comments import comment, text_of
+from ..model import Plan
+from ..pieces import body, scores
+from .forward import Forward
+
+_ELEMENTS = {"bf16": "Bf16", "f16": "F16"}
+
+
+def shared_names(plan: Plan) -> Mapping[str, object]:
+    """What the templates of both directions may print."""
+    variant = plan.variant
+    bottom_right = variant.align == "bottom_right"
+    masked = variant.mask is not None
+    return {
+        "name": variant.name,
+        "spec": comment(plan.spec),
+        "mask_text": text_of(variant.mask, "none"),
+        "score_text": text_of(variant.score, "s"),
+        "headers": ("cuda/array.h", "cuda/math.h") if plan.code.declarations else ("cuda/math.h",),
+        "element": _ELEMENTS[variant.dtype],
+        "head_dim": variant.head_dim,
+        "value_dim": variant.value_dim,
+        "masked": masked,
+        "sink": variant.sink,
+        "contains": masked and variant.nonfinite == "contain",
+        "qualifier": "__device__ __forceinline__ ",
+        # The position of query row i, as an expression of i, and what turns a Span of rows into one of positions.
+        "position_of_i": "i + kv_len - q_len" if bottom_right else "i",
+        "position_shift": " + Span{kv_len - q_len}" if bottom_right else "",
+    }
+
+
+def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
+    """What the templates of the forward kernel print besides."""
+    assert direction == "forward" and isinstance(plan.forward, Forward)
+    variant, code, forward = plan.variant, plan.code, plan.forward
+    masked = variant.mask is not None
+    # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.
+    scored = variant.score is not None or variant.sink
+    partial = scores(code, variant, code.score_mask if variant.mask else code.score, tail=True)
+    admitted = scores(code, variant, code.mask, tail=True)
+    return {
+        "params": "ForwardParams",
+        "of_rare_tile": "hidden(p), at_key(warp_part(hidden(block)), tile * kTileKv)"
+        if masked
+        else "p, at_key(own, tile * kTileKv)",
+        "copies_note": " Two copies of the code, so that neither keeps registers for the other." if masked else "",
+        "tile_q": forward.tile_q,
+        "tile_kv": forward.tile_kv,
+        "warps": forward.warps,
+        "stages": forward.stages,
+        "shared_bytes": forward.shared_bytes,
+        "blocks_per_sm": forward.blocks_per_sm,
+        "next_stage": "stage ^ 1" if forward.stages > 1 else "0",
+        "block_row": "blocks - 1 - work % blocks" if masked else "work % blocks",
+        "order_note": ", the last rows, which mostly see most, first" if masked else "",
+        # Sums of bf16's largest numbers overflow float32 where their mean does not: with weights so small that they sum
+        # to 1 at most, none does. What is lost are the last bits of numbers below 2^-110.
+        "shift": (
+            "static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len)))" if variant.dtype == "bf16" else "0.0f"
+        ),
+        "scored": scored,
+        "scaled": "score * p.scale" if scored else "score",
+        "unit": "kLog2e" if scored else "p.scale * kLog2e",
+        "admits": f"({partial.allowed}) && " if masked else "",
+        "admitted": f"({admitted.x}) && " if masked else "",
+        "full_scores": scores(code, variant, code.score, tail=False),
+        "partial_scores": partial,
+        "admitted_pairs": admitted,
+        "tile_test": body(code, variant, code.tile_test),
+        "key_ranges": body(code, variant, code.key_ranges),
+    }

@@ -1,0 +1,80 @@
+"""What runs the kernels of a check, as the check sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from .cases import Case
+from .report import Unrun
+
+# Small cases with a few tiles and with edges: in these the emulator tries this many random orders.
+SHUFFLED = ("tile-plus-1", "ring")
+SHUFFLES = 10
+
+
+class Emulator(Protocol):
+    """fagen.emulate.driver.Emulator."""
+
+    folder: Path
+    fault: Exception | None
+
+    def prepare(self, unit: str) -> None:
+        """Have a unit's kernels ready to be launched."""
+
+    def order(self, completions: str, seed: int) -> None:
+        """How the launches to come are carried out."""
+
+    def lines(self, unit: str) -> Mapping[int, int]:
+        """How often each line of a unit's source ran that has instructions."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """``device`` is torch's name for where the tensors are; ``title`` as in :class:`.where.Where`."""
+
+    device: str = "cpu"
+    title: str = ""
+    emulator: Emulator | None = None
+
+    def prepare(self, variant: str) -> None:
+        """Do what takes long before a variant's kernels first run, so that it is not in any budget. What goes wrong
+        here shows again as they run."""
+        if self.emulator is not None:
+            with suppress(Exception):
+                self.emulator.prepare(f"{variant}_forward")
+
+    def orders(self, case: Case, seed: int) -> Iterator[str]:
+        """Goes through the orders in which a case is to be run, giving each its name for reports; "" where the machine
+        itself decides.
+
+        Asynchronous copies arrive as early as they may, as late, and at random; warps take turns at random.
+        """
+        if self.emulator is None:
+            yield ""
+            return
+        random = SHUFFLES if case.name in SHUFFLED else 1
+        for n, completions in enumerate(("earliest", "latest", *("random",) * random)):
+            self.emulator.fault = None
+            self.emulator.order(completions, seed + n)
+            yield f"completions {completions}, order {seed + n}"
+
+    def fault(self) -> str:
+        """What the emulator found wrong since the last order began; "" if nothing."""
+        found = None if self.emulator is None else self.emulator.fault
+        return "" if found is None else str(found)
+
+    def unrun(self, variant: str) -> tuple[int, tuple[Unrun, ...]]:
+        """How many lines of a variant's rendered kernel can run, and which of them never did, if that is known."""
+        if self.emulator is None:
+            return 0, ()
+        unit = f"{variant}_forward"
+        counts = self.emulator.lines(unit)
+        file = f"{unit}.cu"
+        text = (self.emulator.folder / "sources" / file).read_text(encoding="utf-8").splitlines()
+        return len(counts), tuple(
+            Unrun(file, line, text[line - 1].strip()) for line in sorted(counts) if counts[line] == 0
+        )

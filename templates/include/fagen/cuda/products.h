@@ -1,0 +1,161 @@
+// The two products of attention on a warp's fragments, operands in shared memory.
+#pragma once
+#include "fagen/cuda/element.h"
+#include "fagen/cuda/rows.h"
+#include "fagen/cuda/threads.h"
+
+namespace fagen {
+namespace {
+
+// Where a lane finds its rows of fragments of a tile: of A, of B = K, and of B = V. What is computed from these is not
+// to be kept from tile to tile, in as many registers.
+template <class R>
+__device__ __forceinline__ uint32_t place_in_rows(uint32_t tile) {
+  const int lane = lane_id();
+  uint32_t place = tile + R::at(lane % 16, lane / 16);
+  ptx::hide(place);
+  return place;
+}
+template <class R>
+__device__ __forceinline__ uint32_t place_in_keys(uint32_t tile) {
+  const int lane = lane_id();
+  uint32_t place = tile + R::at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  ptx::hide(place);
+  return place;
+}
+
+// x = q · k of rows `row` and on of the tile of queries.
+template <class Element, class R, int kRowTiles, int kKeyTiles>
+__device__ __forceinline__ void multiply_keys(float (&x)[kRowTiles][kKeyTiles][4], uint32_t queries, int row,
+                                              uint32_t keys) {
+  constexpr int kSteps = R::kChunks / 2, kPairs = kKeyTiles / 2;
+  const uint32_t of_queries = place_in_rows<R>(queries + row * R::kBytes), of_keys = place_in_keys<R>(keys);
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r)
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[r][n][e] = 0.0f;
+  // Fragments are loaded one step ahead of the products that take them.
+  uint32_t a[2][kRowTiles][4], b[2][4];
+  const auto load_queries = [&](int d) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r)
+      ptx::ldmatrix_x4(a[d & 1][r], R::moved(of_queries, 16 * r, 2 * d));
+  };
+  const auto load_keys = [&](int step) {  // 16 keys by 16 elements
+    ptx::ldmatrix_x4(b[step & 1], R::moved(of_keys, 16 * (step % kPairs), 2 * (step / kPairs)));
+  };
+  load_queries(0);
+  load_keys(0);
+#pragma unroll
+  for (int d = 0; d < kSteps; ++d)
+#pragma unroll
+    for (int n = 0; n < kPairs; ++n) {
+      const int step = d * kPairs + n;
+      if (step + 1 < kSteps * kPairs) {
+        if (n == (kPairs > 1 ? kPairs - 2 : 0) && d + 1 < kSteps) load_queries(d + 1);
+        load_keys(step + 1);
+      }
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        Element::multiply(x[r][2 * n], a[d & 1][r], b[step & 1][0], b[step & 1][1]);
+        Element::multiply(x[r][2 * n + 1], a[d & 1][r], b[step & 1][2], b[step & 1][3]);
+      }
+    }
+}
+
+// Weights of 16 keys, as fragments of A.
+template <class Element, int kKeyTiles>
+__device__ __forceinline__ void pack_weights(uint32_t (&a)[4], const float (&w)[kKeyTiles][4], int n) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    a[2 * half] = Element::pack(w[2 * n + half][0], w[2 * n + half][1]);
+    a[2 * half + 1] = Element::pack(w[2 * n + half][2], w[2 * n + half][3]);
+  }
+}
+
+// o += w · v.
+template <class Element, class R, int kRowTiles, int kKeyTiles, int kValueTiles>
+__device__ __forceinline__ void multiply_values(float (&o)[kRowTiles][kValueTiles][4],
+                                                const float (&w)[kRowTiles][kKeyTiles][4], uint32_t values) {
+  constexpr int kSteps = kKeyTiles / 2, kPairs = (kValueTiles + 1) / 2;
+  const uint32_t of_values = place_in_rows<R>(values);
+  uint32_t b[2][4];
+  const auto load_values = [&](int step) {  // 16 keys by 16 columns
+    ptx::ldmatrix_x4_trans(b[step & 1], R::moved(of_values, 16 * (step / kPairs), 2 * (step % kPairs)));
+  };
+  load_values(0);
+#pragma unroll
+  for (int n = 0; n < kSteps; ++n) {
+    uint32_t a[kRowTiles][4];
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) pack_weights<Element>(a[r], w[r], n);
+#pragma unroll
+    for (int d = 0; d < kPairs; ++d) {
+      const int step = n * kPairs + d;
+      if (step + 1 < kSteps * kPairs) load_values(step + 1);
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        Element::multiply(o[r][2 * d], a[r], b[step & 1][0], b[step & 1][1]);
+        if (2 * d + 1 < kValueTiles) Element::multiply(o[r][2 * d + 1], a[r], b[step & 1][2], b[step & 1][3]);
+      }
+    }
+  }
+}
+
+// Whether the part of a tile that this thread has copied (see load_rows) holds something that is no finite number.
+template <class Element, class R, int kKeys, int kThreads>
+__device__ __forceinline__ bool holds_nonfinite(uint32_t tile) {
+  uint32_t found = 0;
+#pragma unroll 4
+  for (int at = static_cast<int>(threadIdx.x); at < kKeys * R::kChunks; at += kThreads) {
+    const uint4 x = ptx::ld_shared_16(tile + R::at(at / R::kChunks, at % R::kChunks));
+    found |= Element::nonfinite(x.x) | Element::nonfinite(x.y) | Element::nonfinite(x.z) | Element::nonfinite(x.w);
+  }
+  return found != 0;
+}
+
+// Fragments of a warp as rows of numbers: a lane's rows, and of each the columns that the lane has, in memory.
+template <int kRowTiles, int kTiles>
+struct InMemory {
+  float x[2 * kRowTiles][2 * kTiles];
+
+  __device__ __forceinline__ explicit InMemory(const float (&fragments)[kRowTiles][kTiles][4]) {
+#pragma unroll
+    for (int row = 0; row < 2 * kRowTiles; ++row)
+#pragma unroll
+      for (int n = 0; n < 2 * kTiles; ++n) x[row][n] = fragments[row / 2][n / 2][row % 2 * 2 + n % 2];
+  }
+  __device__ __forceinline__ void store(float (&fragments)[kRowTiles][kTiles][4]) const {
+#pragma unroll
+    for (int row = 0; row < 2 * kRowTiles; ++row)
+#pragma unroll
+      for (int n = 0; n < 2 * kTiles; ++n) fragments[row / 2][n / 2][row % 2 * 2 + n % 2] = x[row][n];
+  }
+};
+
+// o += w · v, pair by pair, of those that `admits(row, key)` lets pass: no others meet v.
+template <class Element, class R, int kRowTiles, int kKeyTiles, int kValueTiles, class Admits>
+__device__ __forceinline__ void add_values_one_by_one(InMemory<kRowTiles, kValueTiles>& o,
+                                                      const InMemory<kRowTiles, kKeyTiles>& w, uint32_t values,
+                                                      Admits admits) {
+  const int lane = lane_id();
+#pragma unroll 1
+  for (int key = 0; key < 8 * kKeyTiles; ++key)
+#pragma unroll 1
+    for (int row = 0; row < 2 * kRowTiles; ++row) {
+      // Of the four lanes that share a row, one has this key's weight.
+      const float weight = __shfl_sync(~0u, w.x[row][key / 8 * 2 + key % 2], lane / 4 * 4 + key % 8 / 2);
+      if (!admits(8 * row + lane / 4, key)) continue;
+#pragma unroll 1
+      for (int n = 0; n < 2 * kValueTiles; ++n) {
+        const int column = n / 2 * 8 + lane % 4 * 2 + n % 2;
+        const uint16_t v = ptx::ld_shared_2(values + R::at(key, column / 8) + column % 8 * 2);
+        o.x[row][n] += weight * Element::value(v);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace fagen

@@ -1,0 +1,187 @@
+// CUDA cards: fatbins loaded and kernels launched by the driver, on torch's current stream. Both libraries are looked up
+// when a kernel is first launched, so that a module loads where there is neither.
+#pragma once
+#include <dlfcn.h>
+#include <fagen/host/launch.h>
+
+#include <map>
+#include <mutex>
+
+namespace fagen::host {
+namespace {
+
+// What cuda.h and torch's headers say of these functions; the types that it names are opaque here.
+struct CudaLaunchConfig {
+  unsigned grid[3], block[3], shared_bytes;
+  void* stream;
+  void* attributes;
+  unsigned attribute_count;
+};
+constexpr int kMaxDynamicSharedBytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kComputeMajor = 75, kComputeMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+
+struct CudaFunctions {
+  int (*init)(unsigned);
+  int (*device_get)(int* device, int ordinal);
+  int (*device_get_attribute)(int* value, int attribute, int device);
+  int (*device_get_name)(char* name, int room, int device);
+  int (*primary_context_retain)(void** context, int device);
+  int (*context_push)(void* context);
+  int (*context_pop)(void** context);
+  int (*library_load)(void** library, const void* code, void*, void*, unsigned, void*, void*, unsigned);
+  int (*library_get_kernel)(void** kernel, void* library, const char* name);
+  int (*kernel_set_attribute)(int attribute, int value, void* kernel, int device);
+  int (*launch)(const CudaLaunchConfig* config, void* kernel, void* const* params, void** extra);
+  int (*get_error_name)(int error, const char** text);
+  int (*get_error_string)(int error, const char** text);
+  AOTITorchError (*current_stream)(int32_t device_index, void** stream);
+};
+
+inline void* found(void* library, const char* name, const char* advice) {
+  void* function = library == nullptr ? nullptr : dlsym(library, name);
+  if (function == nullptr) throw std::runtime_error(std::string("fagen: no ") + name + ": " + advice);
+  return function;
+}
+
+inline const CudaFunctions& cuda() {
+  static const CudaFunctions functions = [] {
+    CudaFunctions f{};
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    const auto fill = [driver](auto& pointer, const char* name) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(
+          found(driver, name, driver == nullptr ? "libcuda.so.1 cannot be loaded: install NVIDIA's driver"
+                                                : "libcuda.so.1 is older than CUDA 12: update NVIDIA's driver"));
+    };
+    fill(f.init, "cuInit");
+    fill(f.device_get, "cuDeviceGet");
+    fill(f.device_get_attribute, "cuDeviceGetAttribute");
+    fill(f.device_get_name, "cuDeviceGetName");
+    fill(f.primary_context_retain, "cuDevicePrimaryCtxRetain");
+    fill(f.context_push, "cuCtxPushCurrent_v2");
+    fill(f.context_pop, "cuCtxPopCurrent_v2");
+    fill(f.library_load, "cuLibraryLoadData");
+    fill(f.library_get_kernel, "cuLibraryGetKernel");
+    fill(f.kernel_set_attribute, "cuKernelSetAttribute");
+    fill(f.launch, "cuLaunchKernelEx");
+    fill(f.get_error_name, "cuGetErrorName");
+    fill(f.get_error_string, "cuGetErrorString");
+    void* torch = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
+    f.current_stream = reinterpret_cast<decltype(f.current_stream)>(
+        found(torch, "aoti_torch_get_current_cuda_stream", "this process has a torch without CUDA"));
+    return f;
+  }();
+  return functions;
+}
+
+[[noreturn]] inline void cuda_failed(int error, const std::string& doing) {
+  const char *name = nullptr, *text = nullptr;
+  cuda().get_error_name(error, &name);
+  cuda().get_error_string(error, &text);
+  throw std::runtime_error("fagen: " + (name ? std::string(name) : "CUDA error " + std::to_string(error)) +
+                           (text ? std::string(" (") + text + ")" : std::string()) + ", " + doing);
+}
+inline void require(int error, const std::string& doing) {
+  if (error != 0) cuda_failed(error, doing);
+}
+
+// A device of torch's number, its primary context current for as long as this lives.
+class CudaDevice {
+ public:
+  explicit CudaDevice(int32_t index) : handle_(known(index)) {
+    const int error = cuda().context_push(handle_.context);
+    if (error != 0) cuda_failed(error, "making device " + std::to_string(index) + " current");
+  }
+  ~CudaDevice() {
+    void* popped = nullptr;
+    cuda().context_pop(&popped);
+  }
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  int number() const { return handle_.device; }
+  int capability() const { return handle_.capability; }
+
+ private:
+  struct Handle {
+    int device, capability;
+    void* context;
+  };
+
+  static const Handle& known(int32_t index) {
+    static std::mutex mutex;
+    static std::map<int32_t, Handle> handles;
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto place = handles.find(index);
+    if (place != handles.end()) return place->second;
+    const std::string which = "device " + std::to_string(index);
+    Handle made{};
+    int major = 0, minor = 0;
+    require(cuda().init(0), "initialising the driver");
+    require(cuda().device_get(&made.device, index), "looking for " + which);
+    require(cuda().device_get_attribute(&major, kComputeMajor, made.device), "asking " + which + " what it is");
+    require(cuda().device_get_attribute(&minor, kComputeMinor, made.device), "asking " + which + " what it is");
+    require(cuda().primary_context_retain(&made.context, made.device), "opening " + which);  // kept for good
+    made.capability = 10 * major + minor;
+    return handles.emplace(index, made).first->second;
+  }
+
+  const Handle handle_;
+};
+
+inline std::string target_of(const Image& image) {
+  return "sm_" + std::to_string(image.number) + (image.exact ? "a" : "");
+}
+
+// The kernel of an image, loaded, and ready for launches with so much shared memory on a device.
+inline void* loaded_kernel(const Image& image, const char* name, uint32_t shared_bytes, const CudaDevice& device) {
+  static std::mutex mutex;
+  static std::map<const void*, void*> libraries;
+  static std::map<std::pair<const char*, int>, void*> kernels;  // by name and device
+  const std::lock_guard<std::mutex> lock(mutex);
+  void*& kernel = kernels[{name, device.number()}];
+  if (kernel != nullptr) return kernel;
+  if (device.capability() < image.number || (image.exact && device.capability() != image.number)) {
+    char card[256] = "this card";
+    cuda().device_get_name(card, sizeof(card), device.number());
+    throw std::runtime_error(std::string("fagen: ") + image.unit + " is built for " + target_of(image) + ", and " + card +
+                             " is sm_" + std::to_string(device.capability()) + ": build the spec for that target");
+  }
+  void*& library = libraries[image.fatbin];
+  if (library == nullptr) {
+    require(cuda().library_load(&library, image.fatbin, nullptr, nullptr, 0, nullptr, nullptr, 0),
+            std::string("loading the machine code of ") + image.unit);
+  }
+  void* made = nullptr;
+  require(cuda().library_get_kernel(&made, library, name), std::string("looking for the kernel ") + name);
+  if (shared_bytes != 0) {
+    require(cuda().kernel_set_attribute(kMaxDynamicSharedBytes, static_cast<int>(shared_bytes), made, device.number()),
+            "setting aside " + std::to_string(shared_bytes) + " bytes of shared memory for " + name);
+  }
+  return kernel = made;
+}
+
+inline void launch_on_cuda(const Image& image, const Launch& request, int32_t device_index) {
+  const CudaDevice device(device_index);
+  void* kernel = loaded_kernel(image, request.kernel, request.shared_bytes, device);
+  CudaLaunchConfig config{{request.grid[0], request.grid[1], request.grid[2]},
+                          {request.block[0], request.block[1], request.block[2]},
+                          request.shared_bytes,
+                          nullptr,
+                          nullptr,
+                          0};
+  call(cuda().current_stream(device_index, &config.stream), "get_current_cuda_stream");
+  const int error = cuda().launch(&config, kernel, request.params, nullptr);
+  if (error != 0) {
+    cuda_failed(error, std::string("launching ") + request.kernel + " on " + std::to_string(request.grid[0]) +
+                           " blocks of " + std::to_string(request.block[0]) + " threads with " +
+                           std::to_string(request.shared_bytes) + " bytes of shared memory");
+  }
+}
+
+inline const Driver& cuda_driver() {
+  static const Driver driver{"cuda", aoti_torch_device_type_cuda(), nullptr, nullptr, launch_on_cuda};
+  return driver;
+}
+
+}  // namespace
+}  // namespace fagen::host

@@ -1,0 +1,36 @@
+// Single instructions of arithmetic. Source: PTX ISA, Floating Point Instructions and Data Movement (cvt, shfl).
+#pragma once
+#include <cstdint>
+
+namespace fagen::ptx {
+
+using std::uint32_t;
+
+__device__ __forceinline__ float ex2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Makes the compiler forget what it knows of x.
+template <class T>
+__device__ __forceinline__ void hide(T*& x) {
+  asm volatile("" : "+l"(x));
+}
+__device__ __forceinline__ void hide(float& x) { asm volatile("" : "+f"(x)); }
+__device__ __forceinline__ void hide(int& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void hide(uint32_t& x) { asm volatile("" : "+r"(x)); }
+
+// Two float32 numbers, rounded, `low` in the lower half.
+__device__ __forceinline__ uint32_t cvt_bf16x2(float low, float high) {
+  uint32_t d;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  return d;
+}
+__device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {  // as two conversions, which sm_75 has
+  uint32_t d;
+  asm("{ .reg .b16 x, y; cvt.rn.f16.f32 x, %1; cvt.rn.f16.f32 y, %2; mov.b32 %0, {x, y}; }" : "=r"(d) : "f"(low), "f"(high));
+  return d;
+}
+
+}  // namespace fagen::ptx

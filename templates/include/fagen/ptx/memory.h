@@ -1,0 +1,64 @@
+// Copies between global and shared memory, each instruction by its name. Source: PTX ISA, Data Movement and Conversion
+// Instructions. sm_75 has no asynchronous copies: there they are done at once, and waiting is nothing.
+#pragma once
+#include <cstdint>
+
+namespace fagen::ptx {
+
+using std::uint32_t;
+
+// An address as instructions on shared memory take it.
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ void st_shared_16(uint32_t shared, uint4 x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+}
+
+__device__ __forceinline__ void st_shared_4(uint32_t shared, uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared), "r"(x) : "memory");
+}
+
+__device__ __forceinline__ uint4 ld_shared_16(uint32_t shared) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(shared)
+               : "memory");
+  return x;
+}
+
+__device__ __forceinline__ uint16_t ld_shared_2(uint32_t shared) {
+  uint16_t x;
+  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(shared) : "memory");
+  return x;
+}
+
+// 16 bytes from global to shared memory, past the first-level cache, or zeros if they are not `real`.
+__device__ __forceinline__ void copy_16(uint32_t shared, const void* global, bool real) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(real ? 16 : 0)
+               : "memory");
+#else
+  st_shared_16(shared, real ? *static_cast<const uint4*>(global) : make_uint4(0, 0, 0, 0));
+#endif
+}
+
+// Ends the thread's current group of copies.
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until no more than kPending of the thread's groups are in flight.
+template <int kPending>
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+}  // namespace fagen::ptx

@@ -1,0 +1,82 @@
+// Stands in for libcuda.so.1 and, compiled with TORCH, for libtorch_cuda.so: says on stdout what it is asked. FAKE_CARD
+// is the compute capability of its only card, FAIL the function that returns an error. OLD leaves out what CUDA 12 added.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#ifdef TORCH
+extern "C" int aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream) {
+  std::printf("stream of %d\n", device_index);
+  *stream = reinterpret_cast<void*>(0x57);
+  return 0;
+}
+#else
+namespace {
+
+int answer(const char* function) {
+  const char* failing = std::getenv("FAIL");
+  return failing != nullptr && std::strcmp(failing, function) == 0 ? 1 : 0;
+}
+
+struct Config {
+  unsigned grid[3], block[3], shared_bytes;
+  void* stream;
+  void* attributes;
+  unsigned attribute_count;
+};
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned) { return answer("cuInit"); }
+int cuDeviceGetCount(int* count) { return *count = 2, answer("cuDeviceGetCount"); }
+int cuDeviceGet(int* device, int ordinal) {
+  *device = 40 + ordinal;
+  return answer("cuDeviceGet");
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  const int capability = std::atoi(std::getenv("FAKE_CARD"));
+  *value = attribute == 75 ? capability / 10 : attribute == 76 ? capability % 10 : -1;
+  return answer("cuDeviceGetAttribute");
+}
+int cuDeviceGetName(char* name, int room, int) {
+  std::snprintf(name, static_cast<size_t>(room), "Fake Card");
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  std::printf("retain context of %d\n", device);
+  *context = reinterpret_cast<void*>(0xc0);
+  return answer("cuDevicePrimaryCtxRetain");
+}
+int cuCtxPushCurrent_v2(void*) { return std::puts("push"), 0; }
+int cuCtxPopCurrent_v2(void**) { return std::puts("pop"), 0; }
+#ifndef OLD
+int cuLibraryLoadData(void** library, const void* code, void*, void*, unsigned, void*, void*, unsigned) {
+  std::printf("load %s\n", static_cast<const char*>(code));
+  *library = reinterpret_cast<void*>(0x11b);
+  return answer("cuLibraryLoadData");
+}
+#endif
+int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
+  std::printf("kernel %s of %p\n", name, library);
+  *kernel = reinterpret_cast<void*>(0x3e);
+  return answer("cuLibraryGetKernel");
+}
+int cuKernelSetAttribute(int attribute, int value, void*, int device) {
+  std::printf("attribute %d = %d on %d\n", attribute, value, device);
+  return answer("cuKernelSetAttribute");
+}
+int cuLaunchKernelEx(const Config* config, void* kernel, void** params, void** extra) {
+  std::printf("launch %p: grid %u %u %u, block %u %u %u, shared %u, stream %p, attributes %u, extra %p, params %d %d\n",
+              kernel, config->grid[0], config->grid[1], config->grid[2], config->block[0], config->block[1],
+              config->block[2], config->shared_bytes, config->stream, config->attribute_count,
+              static_cast<void*>(extra), *static_cast<int*>(params[0]), *static_cast<int*>(params[1]));
+  return answer("cuLaunchKernelEx");
+}
+int cuGetErrorName(int, const char** text) { return *text = "CUDA_ERROR_INVALID_VALUE", 0; }
+int cuGetErrorString(int, const char** text) { return *text = "invalid argument", 0; }
+
+}  // extern "C"
+#endif

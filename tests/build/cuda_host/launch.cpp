@@ -1,0 +1,52 @@
+// Launches twice on device 1 as a module's host code does, and once another kernel; prints what is thrown.
+#include <fagen/host/cuda.h>
+
+#include <cstdio>
+
+#ifdef CUDA_HEADER
+#include <cuda.h>
+
+#include <cstddef>
+
+// What fagen/host/cuda.h says by itself is what NVIDIA's header says.
+static_assert(sizeof(CUlaunchConfig) == sizeof(fagen::host::CudaLaunchConfig));
+static_assert(offsetof(CUlaunchConfig, gridDimX) == offsetof(fagen::host::CudaLaunchConfig, grid));
+static_assert(offsetof(CUlaunchConfig, blockDimX) == offsetof(fagen::host::CudaLaunchConfig, block));
+static_assert(offsetof(CUlaunchConfig, sharedMemBytes) == offsetof(fagen::host::CudaLaunchConfig, shared_bytes));
+static_assert(offsetof(CUlaunchConfig, hStream) == offsetof(fagen::host::CudaLaunchConfig, stream));
+static_assert(offsetof(CUlaunchConfig, numAttrs) == offsetof(fagen::host::CudaLaunchConfig, attribute_count));
+static_assert(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == fagen::host::kMaxDynamicSharedBytes);
+static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == fagen::host::kComputeMajor);
+static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == fagen::host::kComputeMinor);
+using LibraryLoad = CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned);
+static_assert(std::is_same_v<decltype(&cuLibraryLoadData), LibraryLoad>);
+static_assert(std::is_same_v<decltype(&cuLibraryGetKernel), CUresult (*)(CUkernel*, CUlibrary, const char*)>);
+using SetAttribute = CUresult (*)(CUfunction_attribute, int, CUkernel, CUdevice);
+static_assert(std::is_same_v<decltype(&cuKernelSetAttribute), SetAttribute>);
+using LaunchEx = CUresult (*)(const CUlaunchConfig*, CUfunction, void**, void**);
+static_assert(std::is_same_v<decltype(&cuLaunchKernelEx), LaunchEx>);
+static_assert(std::is_same_v<decltype(&cuDevicePrimaryCtxRetain), CUresult (*)(CUcontext*, CUdevice)>);
+#define NAME_OF(name) #name
+#define TEXT_OF(name) NAME_OF(name)
+static_assert(std::string_view(TEXT_OF(cuCtxPushCurrent)) == "cuCtxPushCurrent_v2");
+static_assert(std::string_view(TEXT_OF(cuCtxPopCurrent)) == "cuCtxPopCurrent_v2");
+#endif
+
+using namespace fagen::host;
+
+int main(int argc, char** argv) {
+  if (argc > 1) dlopen(argv[1], RTLD_NOW);  // torch's library, as torch does
+  const char fatbin[] = "the fatbin";
+  const Image image{"a_forward", "fagen_a_forward", "fagen_a_tile_counts", fatbin, 80, std::getenv("EXACT") != nullptr,
+                    128, 64, 50000};
+  int first = 7, second = 8;
+  void* params[] = {&first, &second};
+  const int64_t sizes[] = {4, 4};
+  const Launch forward{"a_forward", image.kernel, {12, 1, 1}, {64, 1, 1}, 50000, 2, 0, params, sizes, nullptr};
+  const Launch counts{"a_forward", image.counts, {12, 1, 1}, {128, 1, 1}, 0, 2, 0, params, sizes, nullptr};
+  try {
+    for (const Launch* request : {&forward, &forward, &counts}) cuda_driver().launch(image, *request, 1);
+  } catch (const std::exception& error) {
+    std::printf("%s\n", error.what());
+  }
+}

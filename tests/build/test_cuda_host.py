@@ -1,0 +1,136 @@
+"""How host code loads and launches kernels on a card: a driver of our own answers, and says what was asked of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fagen.errors import ToolchainError
+from fagen.resources import templates_dir
+from fagen.toolchain import find_compiler, find_nvcc, find_torch
+
+HERE = Path(__file__).parent / "cuda_host"
+COMPILER = find_compiler().command
+
+
+def compiled(output: Path, source: str, *flags: str) -> Path:
+    """A library or program of one of the sources here."""
+    torch = find_torch()
+    command = [*COMPILER, "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", HERE / source, "-o", output]
+    command += [f"-I{templates_dir() / 'include'}", f"-isystem{torch.include_dirs[0]}", *flags]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cuda_host")
+    (folder / "old").mkdir()
+    compiled(folder / "libcuda.so.1", "driver.cpp", "-shared", "-fPIC")
+    compiled(folder / "old" / "libcuda.so.1", "driver.cpp", "-shared", "-fPIC", "-DOLD")
+    compiled(folder / "libtorch_cuda.so", "driver.cpp", "-shared", "-fPIC", "-DTORCH", "-Wl,-soname,libtorch_cuda.so")
+    library = find_torch().library_dir
+    compiled(folder / "launch", "launch.cpp", f"-L{library}", "-ltorch_cpu", "-lc10", "-ldl", f"-Wl,-rpath,{library}")
+    return folder
+
+
+def said(place: Path, *, torch: bool = True, card: int = 80, drivers: str = ".", **environ: str) -> list[str]:
+    """What the program prints, a line each."""
+    command = [str(place / "launch"), *([str(place / "libtorch_cuda.so")] if torch else [])]
+    libraries = {"LD_LIBRARY_PATH": str(place / drivers), "FAKE_CARD": str(card)}
+    done = subprocess.run(
+        command, env={**os.environ, **libraries, **environ}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_kernel_is_loaded_once_and_launched_on_torchs_stream(place: Path) -> None:
+    launch = "block 64 1 1, shared 50000, stream 0x57, attributes 0, extra (nil), params 7 8"
+    assert said(place) == [
+        "retain context of 41",
+        "push",
+        "load the fatbin",
+        "kernel fagen_a_forward of 0x11b",
+        "attribute 8 = 50000 on 41",
+        "stream of 1",
+        f"launch 0x3e: grid 12 1 1, {launch}",
+        "pop",
+        "push",
+        "stream of 1",
+        f"launch 0x3e: grid 12 1 1, {launch}",
+        "pop",
+        "push",
+        "kernel fagen_a_tile_counts of 0x11b",
+        "stream of 1",
+        f"launch 0x3e: grid 12 1 1, {launch.replace('64', '128').replace('50000', '0')}",
+        "pop",
+    ]
+
+
+FAULTS = {
+    "no driver": ({"drivers": "none"}, "no cuInit: libcuda.so.1 cannot be loaded: install NVIDIA's driver"),
+    "old driver": ({"drivers": "old"}, "no cuLibraryLoadData: libcuda.so.1 is older than CUDA 12: update NVIDIA's"),
+    "torch without CUDA": ({"torch": False}, "no aoti_torch_get_current_cuda_stream: this process has a torch without"),
+    "older card": (
+        {"card": 75},
+        "a_forward is built for sm_80, and Fake Card is sm_75: build the spec for that target",
+    ),
+    "newer card, exact": ({"card": 90, "EXACT": "1"}, "a_forward is built for sm_80a, and Fake Card is sm_90"),
+    "launch": (
+        {"FAIL": "cuLaunchKernelEx"},
+        "CUDA_ERROR_INVALID_VALUE (invalid argument), launching fagen_a_forward on 12 blocks of 64 threads with 50000 "
+        "bytes of shared memory",
+    ),
+    "load": ({"FAIL": "cuLibraryLoadData"}, "(invalid argument), loading the machine code of a_forward"),
+    "kernel": ({"FAIL": "cuLibraryGetKernel"}, "(invalid argument), looking for the kernel fagen_a_forward"),
+    "memory": ({"FAIL": "cuKernelSetAttribute"}, "setting aside 50000 bytes of shared memory for fagen_a_forward"),
+    "device": ({"FAIL": "cuDeviceGet"}, "(invalid argument), looking for device 1"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_errors_say_what_was_being_done(case: str, place: Path) -> None:
+    """The context that was made current is let go of as well."""
+    how, words = FAULTS[case]
+    if case == "no driver" and Path("/dev/nvidia0").exists():
+        pytest.skip("there is a driver here")
+    lines = said(place, **how)  # type: ignore[arg-type]
+    assert lines[-1].startswith("fagen: ") and words in lines[-1]
+    assert lines.count("push") == lines.count("pop")
+
+
+def test_a_newer_card_will_do(place: Path) -> None:
+    assert "launch 0x3e" in said(place, card=90)[-2]
+
+
+def test_cards_are_found_without_torch(place: Path) -> None:
+    program = "import sys; from fagen.runtime.cards import cards; print(*cards()); assert 'torch' not in sys.modules"
+
+    def found(drivers: str, **environ: str) -> str:
+        more = {"LD_LIBRARY_PATH": str(place / drivers), "FAKE_CARD": "120", **environ}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, **more}, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert found(".") == "Fake Card (sm_120) Fake Card (sm_120)"
+    assert found(".", FAIL="cuInit") == found(".", FAIL="cuDeviceGetCount") == ""
+    if not Path("/dev/nvidia0").exists():
+        assert found("none") == ""
+
+
+def test_the_drivers_types_are_those_of_its_header(tmp_path: Path) -> None:
+    try:
+        root = find_nvcc().path.resolve().parents[1]
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    for folder in (root / "include", Path("/usr/local/cuda/include"), *root.glob("targets/*/include")):
+        if (folder / "cuda.h").is_file():
+            compiled(tmp_path / "launch.o", "launch.cpp", "-c", "-DCUDA_HEADER", f"-isystem{folder}")
+            return
+    pytest.skip("no cuda.h beside nvcc")

@@ -1,0 +1,221 @@
+"""Modules for cards on the emulator: their own host code launches, numbers are right, faults are found and said."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from fagen.build import build
+from fagen.build.check import check_folder
+from fagen.emulate import Fault, driver
+from fagen.errors import ToolchainError
+from fagen.runtime.check.report import FAILED, PASSED, explain
+from fagen.toolchain import find_nvcc
+
+ROOT = Path(__file__).parents[2]
+SPEC = """
+fagen: 1
+name: emu
+target: sm_80
+defaults: {dtype: bf16, backward: false}
+params:
+  slope: {dtype: f32, shape: [H]}
+  doc: {dtype: i32, shape: [B, n]}
+variants:
+  - {name: causal_d64, head_dim: 64, mask: causal}
+  - {name: rich_d64, head_dim: 64, value_dim: 40, layout: bhsd, sink: true, mask: document(doc), score: alibi(slope)}
+"""
+
+
+@pytest.fixture(scope="package")
+def folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str, one_cache: None) -> Path:
+    """The module, built once for all workers and not checked."""
+    try:
+        find_nvcc()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    base = tmp_path_factory.getbasetemp()
+    root = (base if worker_id == "master" else base.parent) / "emulated"
+    root.mkdir(exist_ok=True)
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (root / "emu.yaml").write_text(SPEC)
+        return build(root / "emu.yaml", out=root / "generated", check="off").folder
+
+
+@pytest.fixture(scope="package")
+def emu(folder: Path) -> ModuleType:
+    return load(folder, "emu")
+
+
+def load(folder: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def tensors(q_len: int = 70, kv_len: int = 90, batch: int = 2) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    shapes = ((batch, q_len, 2, 64), (batch, kv_len, 1, 64), (batch, kv_len, 1, 64))
+    return tuple(torch.randn(shape).bfloat16() for shape in shapes)
+
+
+def test_a_built_module_holds_what_the_emulator_needs(folder: Path, emu: ModuleType) -> None:
+    manifest = emu._module.manifest
+    assert (manifest["target"], manifest["device"]) == ("sm_80", "cuda")
+    entry = manifest["variants"][0]
+    assert set(entry["resources"]) == {"fagen_causal_d64_forward", "fagen_causal_d64_tile_counts"}
+    ptx = (folder / "ptx" / "causal_d64_forward.ptx").read_text()
+    assert str(folder.parent) not in ptx
+    assert (
+        "libcuda"
+        not in subprocess.run(["ldd", folder / manifest["library"]], capture_output=True, text=True, check=True).stdout
+    )
+
+
+def test_without_the_emulator_cpu_tensors_are_refused(emu: ModuleType) -> None:
+    q, k, v = tensors()
+    words = r"emu is built for CUDA cards \(sm_80\), and these tensors are on the CPU: .* fagen.emulate.driver.use"
+    for call in (lambda: emu.causal_d64(q, k, v), lambda: emu.tile_counts("causal_d64", q, k)):
+        with pytest.raises(ValueError, match=words):
+            call()
+    with pytest.raises(ValueError, match="the module is built for sm_80, the tensors are on cpu"):
+        emu.attention(q, k, v, mask="causal")
+    with torch.no_grad():
+        meta = emu.causal_d64(*(tensor.to("meta") for tensor in (q, k, v)))
+    assert meta.shape == q.shape
+
+
+@pytest.mark.parametrize("completions", ["earliest", "latest", "random"])
+def test_numbers_are_right(completions: str, emu: ModuleType) -> None:
+    q, k, v = tensors()
+    want, want_lse = emu.causal_d64.reference(q, k, v, return_lse=True)
+    with driver.use(emu, completions=completions, seed=3) as emulator:
+        o, lse = emu.causal_d64(q, k, v, return_lse=True)
+        same = emu.attention(q, k, v, mask="kv <= q")
+        out = torch.empty_like(o)
+        emu.causal_d64(q, k, v, out=out)
+        counts = emu.tile_counts("causal_d64", q, k)
+    assert emulator.launches == 4
+    torch.testing.assert_close(o.double(), want, atol=0.02, rtol=0.02)
+    torch.testing.assert_close(lse.double(), want_lse, atol=1e-4, rtol=1e-5)
+    assert torch.equal(o, same) and torch.equal(o, out)
+    assert counts.total > 0 and counts.full + counts.partial <= counts.total
+
+
+def test_nothing_to_do_launches_nothing(emu: ModuleType) -> None:
+    with driver.use(emu) as emulator:
+        assert emu.causal_d64(*tensors(q_len=0)).shape == (2, 0, 2, 64)
+        o, lse = emu.causal_d64(*tensors(kv_len=0), return_lse=True)
+    assert emulator.launches == 1
+    assert (o == 0).all() and (lse == -torch.inf).all()
+
+
+def test_emulators_nest_and_leave_nothing_behind(emu: ModuleType) -> None:
+    q, k, v = tensors(5, 5, 1)
+    with driver.use(emu) as outer:
+        with driver.use(emu) as inner:
+            emu.causal_d64(q, k, v)
+        emu.causal_d64(q, k, v)
+    assert (outer.launches, inner.launches) == (1, 1)
+    with pytest.raises(ValueError, match="built for CUDA cards"):
+        emu.causal_d64(q, k, v)
+
+
+def test_other_copies_of_a_module_share_its_library(folder: Path, emu: ModuleType, tmp_path: Path) -> None:
+    """Their library is not loaded twice, which would end the process."""
+    shutil.copytree(folder, tmp_path / "copy")
+    copy = load(tmp_path / "copy", "emu_copy")
+    with driver.use(copy) as emulator:
+        copy.causal_d64(*tensors(5, 5, 1))
+    assert emulator.launches == 1
+
+
+def broken(folder: Path, to: Path, pattern: str, text: str) -> Path:
+    """A copy whose forward kernel has the first instruction of its loop's kind changed."""
+    shutil.copytree(folder, to)
+    path = to / "ptx" / "causal_d64_forward.ptx"
+    before = path.read_text()
+    start = before.index(".entry fagen_causal_d64_forward")
+    changed, count = re.subn(pattern, text, before[start:])
+    assert count, pattern
+    path.write_text(before[:start] + changed)
+    return to
+
+
+def test_a_fault_is_raised_with_its_place(folder: Path, emu: ModuleType, tmp_path: Path) -> None:
+    module = load(broken(folder, tmp_path / "no_barriers", r"bar\.sync\s+0;", ""), "emu_no_barriers")
+    with pytest.raises(Fault) as caught, driver.use(module):
+        module.causal_d64(*tensors())
+    assert caught.value.kind in ("race", "uninitialised")
+    assert caught.value.at is not None and caught.value.at.source.partition(":")[0].endswith((".cu", ".h"))
+
+
+def checked(folder: Path, **how: object) -> object:
+    return check_folder(folder, names=["causal_d64"], seed=1, on="emulator", **how).variants[0]  # type: ignore[arg-type]
+
+
+def test_the_check_tells_faults_from_wrong_numbers(folder: Path, tmp_path: Path) -> None:
+    no_wait = broken(folder, tmp_path / "no_wait", r"cp\.async\.wait_group\s+\d+;", "")
+    report = checked(no_wait, case="tile")
+    assert report.verdict == FAILED and report.failures[0].measure == "fault"
+    message = report.failures[0].message
+    assert message.startswith(("race", "uninitialised")) and "PTX line" in message and "(completions" in message
+    assert report.command.endswith("--seed 1 --case tile --on emulator")
+    wrong = broken(
+        folder, tmp_path / "wrong", r"ex2\.approx(\.ftz)?\.f32\s+(%\w+), (%\w+);", r"add.f32 \2, \3, 0f3F800000;"
+    )
+    report = checked(wrong, case="tile")
+    assert report.verdict == FAILED and report.failures[0].measure in ("max", "rms", "nan")
+
+
+def test_a_check_in_the_emulator(folder: Path) -> None:
+    """Within a minute on an idle machine, every case in several orders."""
+    report = check_folder(folder, names=["rich_d64"], seed=1, on="emulator")
+    [entry] = report.variants
+    assert entry.verdict == PASSED, "\n".join(explain(entry))
+    assert entry.on == "emulator" and entry.killed == entry.mutants > 0
+    assert report.summary().endswith("in the emulator, not yet on a card")
+
+
+def test_lines_that_no_case_ran_are_told(folder: Path, emu: ModuleType) -> None:
+    with driver.use(emu) as emulator:
+        emu.causal_d64(*tensors(5, 5, 1))
+        few = emulator.lines("causal_d64_forward")
+        emu.causal_d64(*tensors(70, 300, 1))
+        more = emulator.lines("causal_d64_forward")
+    text = (folder / "sources" / "causal_d64_forward.cu").read_text().splitlines()
+    assert few.keys() == more.keys() and max(few) <= len(text)
+    assert 0 < sum(count > 0 for count in few.values()) < sum(count > 0 for count in more.values())
+
+
+def test_a_modules_own_command_checks_it(folder: Path) -> None:
+    command = [sys.executable, "-m", "emu", "check", "causal_d64", "--on", "emulator", "--case", "tile", "--seed", "3"]
+    environ = {**os.environ, "PYTHONPATH": f"{folder.parent}:{ROOT}"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "in the emulator" in done.stdout
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test leaves an emulator behind."""
+    yield
+    if "emu" in request.fixturenames:
+        assert request.getfixturevalue("emu")._module.emulator is None

@@ -1,0 +1,121 @@
+"""What the emulator does not know is refused by name and line, before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fagen import emulate
+
+HEAD = ".version 8.7\n.target sm_80\n.address_size 64\n"
+KERNEL = (
+    HEAD + ".visible .entry k(.param .u64 p)\n{\n.reg .b32 %r<4>; .reg .b64 %d<4>; .reg .pred %q; .reg .f32 %f<5>;\n"
+)
+
+
+def refusal(ptx: str, kernel: str = "k", **more: object) -> str:
+    with pytest.raises(emulate.EmulationError) as caught:
+        emulate.launch(ptx, kernel, 1, 1, [torch.zeros(1)], **more)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%d1, {%r1}];", "tex.1d.v4.f32.s32: this instruction is not built"),
+        ("wgmma.fence.sync.aligned;", "wgmma.fence.sync.aligned: this instruction is not built"),
+        ("add.rn.rt.f32 %f1, %f2, %f3;", "add.rn.rt.f32: .rt is not built"),
+        ("shfl.up.b32 %r1, %r2, 1, 0;", "shfl.up.b32: shfl without .sync is not built"),
+        ("cp.async.bulk.commit_group;", "cp.async.bulk.commit_group: bulk and tensor copies are not built"),
+        ("barrier.cluster.arrive;", "barrier.cluster.arrive: cluster barriers are not built"),
+        ("mov.u32 %r1, %pm0;", "%pm0 is neither declared nor a special register that is built"),
+        ("mov.u32 %r1, %r9;", "%r9 is neither declared"),
+        ("mov.u32 %r9, %r1;", "no register %r9 is declared"),
+        ("cvt.rq.f16.f32 %r1, %f1;", ".rq is not built"),
+        ("ld.global.v2.b32 %r1, [%d1];", "expected 2 items"),
+        ("mov.u64 %d1, nowhere;", "nowhere"),
+    ],
+)
+def test_an_instruction_is_refused_by_name_and_line(line: str, why: str) -> None:
+    message = refusal(f"{KERNEL}{line}\nret;\n}}\n")
+    assert message.startswith("PTX line 7: ")
+    assert why in message
+    assert message.endswith(f": {line}")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (HEAD + ".entry k()\n{\nmov.u32 ]\n}", "PTX line 6: expected a name, found `]`: mov.u32 ]"),
+        (HEAD + ".entry k()\n{\n ret", "PTX line 6: "),
+        (HEAD + "§", "PTX line 4: unexpected '§'"),
+        (HEAD + ".weird .b8 x;", "PTX line 4: unexpected `.weird`"),
+        (
+            HEAD + ".func f()\n{\ncall f;\nret;\n}\n.entry k(.param .u64 p)\n{\ncall f;\nret;\n}",
+            "PTX line 6: call f;: recursion is not built",
+        ),
+        (
+            HEAD + ".func (.param .b32 r) f(.param .b32 x);\n.entry k(.param .u64 p)\n{\ncall f;\nret;\n}",
+            "PTX line 7: call f;: f has no body here",
+        ),
+        (HEAD + ".entry k(.param .u64 p)\n{\n.reg .b64 %d;\ncall (_), %d, (_);\n}", "indirect calls are not built"),
+    ],
+)  # fmt: skip
+def test_a_text_is_refused_by_line(text: str, why: str) -> None:
+    assert why in refusal(text)
+
+
+def test_a_kernel_that_is_not_there() -> None:
+    message = refusal(f"{KERNEL}ret;\n}}\n.entry other()\n{{\nret;\n}}\n", "third")
+    assert message == ("kernel 'third': expected one of the entries, or a part of one's name; there are k, other")
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        ([], "k takes 1 arguments, found 0"),
+        (["x"], "argument 0 of k: expected a tensor, a number or bytes, found str"),
+        ([b"abc"], "argument 0 of k: expected 8 bytes, found 3"),
+        ([torch.zeros(1, device="meta")], "argument 0 of k: expected a CPU tensor, found one on meta"),
+    ],
+)
+def test_arguments(args: list[object], why: str) -> None:
+    with pytest.raises(emulate.EmulationError, match=f"^{why}"):
+        emulate.launch(f"{KERNEL}ret;\n}}\n", "k", 1, 1, args)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "why"),
+    [
+        (0, 1, "grid: expected one to three positive numbers, found 0"),
+        (1, (1, 1, 1, 1), "block: expected one to three"),
+    ],
+)
+def test_sizes(grid: object, block: object, why: str) -> None:
+    with pytest.raises(emulate.EmulationError, match=f"^{why}"):
+        emulate.launch(f"{KERNEL}ret;\n}}\n", "k", grid, block, [torch.zeros(1)])  # type: ignore[arg-type]
+
+
+def test_orders() -> None:
+    assert "completions: expected one of earliest, latest, random, found 'soon'" in refusal(
+        f"{KERNEL}ret;\n}}\n", completions="soon"
+    )
+    found = emulate.orders(seeds=10)
+    assert [each["completions"] for each in found] == ["earliest", "latest", *["random"] * 10]
+    assert len({each["seed"] for each in found[2:]}) == 10
+
+
+def test_a_grid_of_more_threads_than_can_be_numbered_runs_no_thread() -> None:
+    with pytest.raises(emulate.EmulationError, match=r"4294967296 blocks of 1 threads: at most 2\^31"):
+        emulate.launch(f"{KERNEL}ret;\n}}\n", "k", (2**20, 2**12), 1, [torch.zeros(1)])
+
+
+def test_a_loop_without_end_is_given_up() -> None:
+    loop = f"{KERNEL}mov.b32 %r1, 0;\nagain: add.u32 %r1, %r1, 1;\nbra again;\n}}\n"
+    with pytest.raises(emulate.Fault) as caught:
+        emulate.launch(loop, "k", 1, 1, [torch.zeros(1)], seconds=0.2)
+    assert caught.value.kind == "endless" and caught.value.at is not None and caught.value.at.text == "bra again;"
+    spin = f"{KERNEL}ld.param.u64 %d1, [p];\nagain: atom.global.add.u32 %r1, [%d1], 1;\nbra again;\n}}\n"
+    with pytest.raises(emulate.Fault) as caught:
+        emulate.launch(spin, "k", 1, 1, [torch.zeros(1)], seconds=0.2)
+    assert caught.value.kind == "endless"

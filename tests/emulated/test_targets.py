@@ -1,0 +1,48 @@
+"""One variant of each kind of card, built as its spec would and checked in the emulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fagen.build import build
+from fagen.build.check import check_folder
+from fagen.errors import ToolchainError
+from fagen.runtime.check.report import PASSED, explain
+from fagen.target import TARGETS
+from fagen.toolchain import find_nvcc
+
+# sm_80 is that of test_modules.py; cards with as much shared memory have the same plans.
+VARIANTS = {
+    "sm_75": "{name: a, head_dim: 64, dtype: f16, mask: causal}",
+    "sm_89": "{name: a, head_dim: 128, value_dim: 72, dtype: bf16, mask: causal and q - kv < 100}",
+    "sm_120": "{name: a, head_dim: 256, dtype: f16, layout: bhsd, mask: causal, score: softcap(20)}",
+}
+SECONDS = 15.0  # for nvcc, on one idle core
+SLOWER = 8.0  # a machine may be busy
+
+
+def test_every_size_of_card_is_there() -> None:
+    built = [target for target in TARGETS.values() if target.device is not None and target.built]
+    sizes = {target.device.shared_per_block for target in built if target.device is not None}
+    named = {TARGETS[name].device for name in ("sm_80", *VARIANTS)}
+    assert sizes == {device.shared_per_block for device in named if device is not None}
+
+
+@pytest.mark.parametrize("target", VARIANTS)
+def test_a_variant(target: str, tmp_path: Path) -> None:
+    try:
+        find_nvcc()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    spec = tmp_path / "card.yaml"
+    spec.write_text(
+        f"fagen: 1\nname: card\ntarget: {target}\ndefaults: {{backward: false}}\nvariants: [{VARIANTS[target]}]\n"
+    )
+    result = build(spec, out=tmp_path, check="off")
+    assert result.report["units"]["a forward"]["seconds"] < SECONDS * SLOWER
+    spilled = {name: taken for name, taken in result.report["resources"].items() if taken["spill_stores"]}
+    assert not spilled, "no variant may spill"
+    [report] = check_folder(result.folder, seed=1, on="emulator").variants
+    assert report.verdict == PASSED, "\n".join(explain(report))
