@@ -239,7 +239,7 @@ class _LimitPrinter(_Body):
 
     def body(self, limit: Limit) -> list[str]:
         if limit == Between(()):
-            return [f"return Ranges::between(0, {'kv_len' if self._keys else 'q_len'});"]
+            return [f"return between(0, {'kv_len' if self._keys else 'q_len'});"]
         found = self._limit(limit, named=False)
         shifted = not self._keys and self.analysis.bottom_right
         self.add(f"return shifted({found}, q_len - kv_len);" if shifted else f"return {found};")
@@ -247,7 +247,7 @@ class _LimitPrinter(_Body):
 
     def _limit(self, limit: Limit, named: bool = True) -> str:
         if limit == NOTHING:
-            return "Ranges::nothing()"
+            return "between(0, 0)"
         if isinstance(limit, (Between, When)):
             text = self._between(limit) if isinstance(limit, Between) else self._when(limit.literal)
         else:
@@ -260,11 +260,11 @@ class _LimitPrinter(_Body):
 
     def _named(self, text: str) -> str:
         name = self.fresh("ranges")
-        self.add(f"const Ranges {name} = {text};")
+        self.add(f"const auto {name} = {text};")
         return name
 
     def _when(self, literal: Literal) -> str:
-        everything = f"Ranges::between({self._first}, {self._last})"
+        everything = f"between({self._first}, {self._last})"
         if isinstance(literal, Linear):
             passed = self._linear(literal)
         else:
@@ -272,7 +272,7 @@ class _LimitPrinter(_Body):
             if known is None:
                 return everything
             passed = known
-        return f"{passed} ? {everything} : Ranges::nothing()"
+        return f"{passed} ? {everything} : between(0, 0)"
 
     def _linear(self, literal: Linear) -> str:
         """Whether a linear condition on the span alone can hold in it."""
@@ -289,7 +289,7 @@ class _LimitPrinter(_Body):
                 first = f"greatest({first}, {self._least(bound)})"
             else:
                 last = f"least({last}, {self._past(bound)})"
-        return f"Ranges::between({first}, {last})"
+        return f"between({first}, {last})"
 
     def _least(self, bound: Bound) -> str:
         """x >= -(rest + scale · top) / factor, rounded up."""

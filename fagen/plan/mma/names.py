@@ -47,15 +47,13 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     admitted = scores(code, variant, code.mask, tail=True)
     return {
         "params": "ForwardParams",
-        "of_rare_tile": "hidden(p), at_key(warp_part(hidden(block)), tile * kTileKv)"
-        if masked
-        else "p, at_key(own, tile * kTileKv)",
-        "copies_note": " Two copies of the code, so that neither keeps registers for the other." if masked else "",
+        "unmasked_tile": "admitted.own == Tri::kAll" if masked else "admitted.whole",
         "tile_q": forward.tile_q,
         "tile_kv": forward.tile_kv,
         "warps": forward.warps,
         "stages": forward.stages,
         "shared_bytes": forward.shared_bytes,
+        "tiles_bytes": " + Tiles<kWarps>::kBytes" if masked else "",
         "blocks_per_sm": forward.blocks_per_sm,
         "next_stage": "stage ^ 1" if forward.stages > 1 else "0",
         "block_row": "blocks - 1 - work % blocks" if masked else "work % blocks",

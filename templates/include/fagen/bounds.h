@@ -348,6 +348,8 @@ struct Ranges {
   }
 };
 
+FAGEN_CONSTEXPR Ranges between(int64_t first, int64_t last) { return Ranges::between(first, last); }
+
 FAGEN_CONSTEXPR Ranges shifted(const Ranges& a, int64_t by) {
   Ranges moved = a;
   for (int n = 0; n < moved.count; ++n) {

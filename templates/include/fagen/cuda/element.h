@@ -9,19 +9,14 @@
 namespace fagen {
 namespace {
 
-// Whether a 32-bit word of two elements holds one that is no finite number: exponents of all ones, found by a carry.
-template <uint32_t kExponent, uint32_t kOne>
-__device__ __forceinline__ uint32_t nonfinite_bits(uint32_t pair) {
-  return ((pair & kExponent) + kOne) & 0x80008000u;
-}
-
 struct Bf16 {
   using Type = __nv_bfloat16;
 
   static __device__ __forceinline__ float value(uint16_t bits) { return __uint_as_float(uint32_t{bits} << 16); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) { return ptx::cvt_bf16x2(low, high); }
-  static __device__ __forceinline__ uint32_t nonfinite(uint32_t pair) {
-    return nonfinite_bits<0x7f807f80u, 0x00800080u>(pair);
+  // a * b + c of pairs.
+  static __device__ __forceinline__ uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) {
+    return ptx::fma_bf16x2(a, b, c);
   }
   // d += a * b: 16 x 16 by 16 x 8.
   static __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -34,8 +29,8 @@ struct F16 {
 
   static __device__ __forceinline__ float value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) { return ptx::cvt_f16x2(low, high); }
-  static __device__ __forceinline__ uint32_t nonfinite(uint32_t pair) {
-    return nonfinite_bits<0x7c007c00u, 0x04000400u>(pair);
+  static __device__ __forceinline__ uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) {
+    return ptx::fma_f16x2(a, b, c);
   }
   static __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800

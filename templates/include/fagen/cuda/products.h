@@ -107,11 +107,14 @@ __device__ __forceinline__ void multiply_values(float (&o)[kRowTiles][kValueTile
 // Whether the part of a tile that this thread has copied (see load_rows) holds something that is no finite number.
 template <class Element, class R, int kKeys, int kThreads>
 __device__ __forceinline__ bool holds_nonfinite(uint32_t tile) {
-  uint32_t found = 0;
+  uint32_t found = 0;  // 0 times a finite number leaves it 0
 #pragma unroll 4
   for (int at = static_cast<int>(threadIdx.x); at < kKeys * R::kChunks; at += kThreads) {
     const uint4 x = ptx::ld_shared_16(tile + R::at(at / R::kChunks, at % R::kChunks));
-    found |= Element::nonfinite(x.x) | Element::nonfinite(x.y) | Element::nonfinite(x.z) | Element::nonfinite(x.w);
+    found = Element::multiply_add(x.x, 0, found);
+    found = Element::multiply_add(x.y, 0, found);
+    found = Element::multiply_add(x.z, 0, found);
+    found = Element::multiply_add(x.w, 0, found);
   }
   return found != 0;
 }

@@ -1,5 +1,6 @@
 // Rows of a tensor in shared memory, and how they get there.
 #pragma once
+#include "fagen/cuda/threads.h"
 #include "fagen/params.h"
 #include "fagen/ptx/barrier.h"
 #include "fagen/ptx/memory.h"
@@ -21,8 +22,8 @@ struct Rows {
     return static_cast<uint32_t>(row * kPitch + (kSwizzled ? chunk ^ (row & 7) : chunk)) * 16;
   }
 
-  // The place `rows` (a multiple of 8) and `chunks` (an even number) on from a place at chunk 0 or 1, in memory that
-  // begins at a multiple of 128 bytes.
+  // The place `rows` (a multiple of 8) and `chunks` on from a place in chunk 0, or from one in chunk 1 by an even number
+  // of chunks, in memory that begins at a multiple of 128 bytes.
   static __device__ __forceinline__ uint32_t moved(uint32_t place, int rows, int chunks) {
     if (kSwizzled) return (place ^ static_cast<uint32_t>(chunks % 8 * 16)) + rows * kBytes + chunks / 8 * 128;
     return place + rows * kBytes + chunks * 16;
@@ -32,12 +33,12 @@ struct Rows {
 // A tensor's rows of one batch entry and head.
 template <class Element>
 struct RowsOf {
-  const Element* data;
+  Element* data;
   int64_t stride, stride_d;
   bool whole;  // chunks can be copied as they are: adjacent elements, everything a multiple of 16 bytes
 
   static __device__ __forceinline__ RowsOf of(const TensorView& view, int64_t b, int64_t h) {
-    const Element* const data = static_cast<const Element*>(view.data) + b * view.stride_b + h * view.stride_h;
+    Element* const data = static_cast<Element*>(view.data) + b * view.stride_b + h * view.stride_h;
     const int64_t strides = view.stride_b | view.stride_s | view.stride_h;
     const bool whole = view.stride_d == 1 && strides % 8 == 0 && reinterpret_cast<uint64_t>(view.data) % 16 == 0;
     return {data, view.stride_s, view.stride_d, whole};
@@ -74,19 +75,55 @@ __device__ __forceinline__ void load_rows(uint32_t to, const RowsOf<Element>& fr
     }
     return;
   }
-  for (int at = static_cast<int>(threadIdx.x); at < kTotal; at += kThreads) {
-    const int row = at / kChunks, chunk = at % kChunks;
-    uint32_t words[4] = {};
-    if (first + row < end) {
-      const Element* const source = from.data + (first + row) * from.stride;
+  // Pair by pair of elements: short code, since what is seldom run still takes room in the instruction cache.
+#pragma unroll 1
+  for (int at = static_cast<int>(threadIdx.x); at < 4 * kTotal; at += kThreads) {
+    const int row = at / (4 * kChunks), column = at % (4 * kChunks) * 2;
+    uint32_t pair = 0;
+    if (first + row < end && column < kDim) {
+      const auto* const source =
+          reinterpret_cast<const uint16_t*>(from.data + (first + row) * from.stride + column * from.stride_d);
+      pair = source[0] | static_cast<uint32_t>(source[from.stride_d]) << 16;
+    }
+    ptx::st_shared_4(to + R::at(row, column / 8) + column % 8 * 2, pair);
+  }
+}
+
+// Copies `count` of kRows rows, kDim elements each, from shared memory to rows `first` and on, by a warp.
+template <class R, int kRows, int kDim, class Element>
+__device__ __forceinline__ void store_rows(const RowsOf<Element>& to, int first, int count, uint32_t from) {
+  constexpr int kChunks = kDim / 8;
+  const int lane = lane_id();
+  Element* const rows = to.data + first * to.stride;
+  if (to.whole) {
+    if constexpr (32 % kChunks == 0 && kRows % (32 / kChunks) == 0) {
+      // Each lane stays at its chunk; the swizzle comes back after kTurns steps.
+      constexpr int kStep = 32 / kChunks, kTurns = R::kSwizzled && kStep < 8 ? 8 / kStep : 1;
+      const int row = lane / kChunks, chunk = lane % kChunks;
+      char* target = reinterpret_cast<char*>(rows + row * to.stride + chunk * 8);
+      const int64_t step = kStep * to.stride * 2;
+      uint32_t places[kTurns];
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        if (chunk * 8 + n >= kDim) break;
-        const uint16_t bits = *reinterpret_cast<const uint16_t*>(source + (chunk * 8 + n) * from.stride_d);
-        words[n / 2] |= static_cast<uint32_t>(bits) << (16 * (n % 2));
+      for (int n = 0; n < kTurns; ++n) places[n] = from + R::at(row + n * kStep, chunk);
+#pragma unroll
+      for (int n = 0; n < kRows / kStep; ++n) {
+        if (row + n * kStep < count)
+          *reinterpret_cast<uint4*>(target) = ptx::ld_shared_16(places[n % kTurns] + n / kTurns * kTurns * kStep * R::kBytes);
+        target += step;
+      }
+    } else {
+      for (int at = lane; at < count * kChunks; at += 32) {
+        const int row = at / kChunks, chunk = at % kChunks;
+        *reinterpret_cast<uint4*>(rows + row * to.stride + chunk * 8) = ptx::ld_shared_16(from + R::at(row, chunk));
       }
     }
-    ptx::st_shared_16(to + R::at(row, chunk), make_uint4(words[0], words[1], words[2], words[3]));
+    return;
+  }
+#pragma unroll 1
+  for (int at = lane; at < count * kDim; at += 32) {
+    const int row = at / kDim, column = at % kDim;
+    *reinterpret_cast<uint16_t*>(rows + row * to.stride + column * to.stride_d) =
+        ptx::ld_shared_2(from + R::at(row, column / 8) + column % 8 * 2);
   }
 }
 

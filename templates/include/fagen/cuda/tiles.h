@@ -2,14 +2,17 @@
 #pragma once
 #include "fagen/bounds.h"
 #include "fagen/cuda/threads.h"
+#include "fagen/ptx/barrier.h"
+#include "fagen/ptx/math.h"
+#include "fagen/ptx/memory.h"
 
 namespace fagen {
 namespace {
 
-// A truth value that is a type.
-template <bool kValue>
-struct Is {
-  static constexpr bool value = kValue;
+// What a mask admits of a tile.
+struct Admitted {
+  Tri own;     // of the pairs of a warp's rows
+  bool whole;  // whether all pairs of the block's rows, and there is no key past the end
 };
 
 // All of them; the last may have keys past the end.
@@ -17,67 +20,89 @@ class AllTiles {
  public:
   __device__ __forceinline__ AllTiles(int keys, int tile) : left_((keys + tile - 1) / tile), whole_(keys / tile) {}
 
-  __device__ __forceinline__ int next() { return --left_; }
-  __device__ __forceinline__ bool whole(int tile) const { return tile < whole_; }
+  __device__ __forceinline__ int next() {
+    ptx::hide(left_);  // the first and the last pass through a loop are as the others: one copy of the code
+    return --left_;
+  }
+  __device__ __forceinline__ Admitted admitted(int tile) const { return {Tri::kAll, tile < whole_}; }
 
  private:
   int left_, whole_;
 };
 
-// Those that a mask does not rule out. It is asked of 32 tiles at once, a lane each.
+// Keys first to last - 1, below a limit: of several ranges, what holds them all.
+struct KeyRange {
+  int first, last;
+
+  static __device__ __forceinline__ KeyRange nothing() { return {kNever, 0}; }
+  static __device__ __forceinline__ KeyRange between(int64_t first, int64_t last, int limit) {
+    first = greatest(first, 0), last = least(last, limit);
+    return first < last ? KeyRange{static_cast<int>(first), static_cast<int>(last)} : nothing();
+  }
+  __device__ __forceinline__ bool empty() const { return last == 0; }
+
+  static constexpr int kNever = 0x7fffffff;
+};
+__device__ __forceinline__ KeyRange unite(KeyRange a, KeyRange b) {
+  return {a.first < b.first ? a.first : b.first, a.last > b.last ? a.last : b.last};
+}
+__device__ __forceinline__ KeyRange intersect(KeyRange a, KeyRange b) {
+  const int first = a.first > b.first ? a.first : b.first, last = a.last < b.last ? a.last : b.last;
+  return first < last ? KeyRange{first, last} : KeyRange::nothing();
+}
+
+// Those that a mask does not rule out. It is asked of 32 tiles at once, a lane each, by every warp for its own rows; what
+// the warps find is put together in shared memory, where it stays: registers are for sums.
+template <int kWarps>
 class Tiles {
  public:
-  // Tiles first to last - 1.
-  __device__ __forceinline__ Tiles(int first, int last) : lowest_(first), base_(last) {}
+  static constexpr int kBytes = kWarps * 16;  // of shared memory
 
-  // Tiles of a list of ranges of keys.
-  static __device__ __forceinline__ Tiles of(const Ranges& keys, int tile) {
-    if (keys.count == 0) return {0, 0};
-    const int first = static_cast<int>(keys.range[0].first) / tile;
-    int last = 0;
-#pragma unroll
-    for (int n = 0; n < Ranges::kCapacity; ++n)
-      if (n < keys.count) last = (static_cast<int>(keys.range[n].last) + tile - 1) / tile;
-    return {first, last};
-  }
+  // Of `tiles` tiles.
+  __device__ __forceinline__ Tiles(uint32_t shared, int tiles) : shared_(shared), base_(tiles) {}
 
-  // The next tile that `test` (what the mask admits of a tile, of the whole block's pairs) does not rule out, or -1.
-  template <class Test>
-  __device__ __forceinline__ int next(Test test) {
+  // The next tile that is not ruled out for all warps, or -1; all threads of the block ask together. `below(tile)` is the
+  // range of tiles, first to last - 1, outside which none below `tile` counts. `test(tile)` says what the mask admits of a
+  // tile, of the pairs of this warp's rows; it is not asked for a warp that `rests`, without rows.
+  template <class Below, class Test>
+  __device__ __forceinline__ int next(bool rests, Below below, Test test) {
     while (left_ == 0) {
-      if (base_ <= lowest_) return -1;
-      base_ -= 32;  // lane 31 is at the last
+      if (base_ <= 0) return -1;
+      const KeyRange range = below(base_);
+      base_ = range.last - 32;  // lane 31 is at the last
       const int tile = base_ + lane_id();
-      const Tri admitted = tile >= lowest_ && tile >= 0 ? test(tile) : Tri::kNone;
-      left_ = __ballot_sync(~0u, admitted != Tri::kNone);
-      whole_ = __ballot_sync(~0u, admitted == Tri::kAll);
-      asked_ = false;
+      const Tri own = !rests && tile >= range.first && tile >= 0 ? test(tile) : Tri::kNone;
+      const uint32_t some = __ballot_sync(~0u, own != Tri::kNone), all = __ballot_sync(~0u, own == Tri::kAll);
+      ptx::sync_block();  // nobody reads the last tiles' any more
+      if (lane_id() == 0) ptx::st_shared_16(place(warp_id()), make_uint4(some, rests ? ~0u : all, 0, 0));
+      ptx::sync_block();
+      uint32_t whole = ~0u;
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) {
+        const uint4 found = ptx::ld_shared_16(place(warp));
+        left_ |= found.x, whole &= found.y;
+      }
+      if (lane_id() == 0) ptx::st_shared_4(place(warp_id()) + 8, whole);
+      __syncwarp();
     }
     const int bit = 31 - __clz(static_cast<int>(left_));
     left_ &= ~(1u << bit);
     return base_ + bit;
   }
 
-  // Whether the mask admits all of the tile that next() gave last: of the block's pairs.
-  __device__ __forceinline__ bool whole(int tile) const { return whole_ >> (tile - base_) & 1; }
-
-  // The same of the warp's own pairs, of which `test` tells. Asked for as many tiles as next() has looked at, when the
-  // first of them is already on its way.
-  template <class Test>
-  __device__ __forceinline__ bool whole_for_warp(int tile, Test test) {
-    if (!asked_) {
-      const int each = base_ + lane_id();
-      const bool open = each >= lowest_ && each >= 0 && !(whole_ >> lane_id() & 1);
-      warp_whole_ = whole_ | __ballot_sync(~0u, open && test(each) == Tri::kAll);
-      asked_ = true;
-    }
-    return warp_whole_ >> (tile - base_) & 1;
+  // Of the tile that next() gave last.
+  __device__ __forceinline__ Admitted admitted(int tile) const {
+    const uint4 found = ptx::ld_shared_16(place(warp_id()));
+    const int bit = tile - base_;
+    return {decide(!(found.x >> bit & 1), found.y >> bit & 1), (found.z >> bit & 1) != 0};
   }
 
  private:
-  int lowest_, base_;
-  uint32_t left_ = 0, whole_ = 0, warp_whole_ = 0;
-  bool asked_ = false;
+  __device__ __forceinline__ uint32_t place(int warp) const { return shared_ + static_cast<uint32_t>(warp) * 16; }
+
+  uint32_t shared_;
+  int base_;
+  uint32_t left_ = 0;
 };
 
 }  // namespace
