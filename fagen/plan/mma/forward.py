@@ -12,6 +12,7 @@ _ROWS_PER_MMA = 16
 # Rows of 16 bytes are what one copy moves; eight of them are all banks.
 _CHUNK = 16
 _WARPS = 4
+_NOTES = 32  # of a block
 _TILES = 16 * _WARPS  # Tiles<kWarps>::kBytes of cuda/tiles.h: what the mask admits of 32 tiles
 _LARGE_SHARED = 160 << 10  # of an sm_80 or larger multiprocessor, against the 100 KiB and less of the others
 
@@ -44,7 +45,7 @@ def row_bytes(dim: int) -> int:
 def shared_bytes(variant: Variant, tile_q: int, tile_kv: int, stages: int) -> int:
     """Shared memory of a block: its queries, whose place o takes in the end, the tiles of K and V, and the mask's."""
     head, value = row_bytes(variant.head_dim), row_bytes(variant.value_dim)
-    return tile_q * max(head, value) + stages * tile_kv * (head + value) + (0 if variant.mask is None else _TILES)
+    return tile_q * max(head, value) + stages * tile_kv * (head + value) + _NOTES + (0 if variant.mask is None else _TILES)
 
 
 def choose_forward(variant: Variant, target: Target) -> tuple[Forward, dict[str, str]]:

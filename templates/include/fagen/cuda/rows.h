@@ -38,10 +38,13 @@ struct RowsOf {
   bool whole;  // chunks can be copied as they are: adjacent elements, everything a multiple of 16 bytes
 
   static __device__ __forceinline__ RowsOf of(const TensorView& view, int64_t b, int64_t h) {
-    Element* const data = static_cast<Element*>(view.data) + b * view.stride_b + h * view.stride_h;
+    return at(view, reinterpret_cast<uint64_t>(static_cast<Element*>(view.data) + b * view.stride_b + h * view.stride_h));
+  }
+  // From the address of the first.
+  static __device__ __forceinline__ RowsOf at(const TensorView& view, uint64_t data) {
     const int64_t strides = view.stride_b | view.stride_s | view.stride_h;
     const bool whole = view.stride_d == 1 && strides % 8 == 0 && reinterpret_cast<uint64_t>(view.data) % 16 == 0;
-    return {data, view.stride_s, view.stride_d, whole};
+    return {reinterpret_cast<Element*>(data), view.stride_s, view.stride_d, whole};
   }
 };
 

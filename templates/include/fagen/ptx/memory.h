@@ -6,6 +6,7 @@
 namespace fagen::ptx {
 
 using std::uint32_t;
+using std::uint64_t;
 
 // An address as instructions on shared memory take it.
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
@@ -27,6 +28,16 @@ __device__ __forceinline__ uint4 ld_shared_16(uint32_t shared) {
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                : "r"(shared)
                : "memory");
+  return x;
+}
+
+__device__ __forceinline__ void st_shared_2x8(uint32_t shared, uint64_t x, uint64_t y) {
+  asm volatile("st.shared.v2.b64 [%0], {%1, %2};" ::"r"(shared), "l"(x), "l"(y) : "memory");
+}
+
+__device__ __forceinline__ uint64_t ld_shared_8(uint32_t shared) {
+  uint64_t x;
+  asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(shared) : "memory");
   return x;
 }
 
