@@ -43,11 +43,9 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     masked = variant.mask is not None
     # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.
     scored = variant.score is not None or variant.sink
-    partial = scores(code, variant, code.score_mask if variant.mask else code.score, tail=True)
     admitted = scores(code, variant, code.mask, tail=True)
     return {
         "params": "ForwardParams",
-        "unmasked_tile": "admitted.own == Tri::kAll" if masked else "admitted.whole",
         "tile_q": forward.tile_q,
         "tile_kv": forward.tile_kv,
         "warps": forward.warps,
@@ -66,10 +64,8 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "scored": scored,
         "scaled": "score * p.scale" if scored else "score",
         "unit": "kLog2e" if scored else "p.scale * kLog2e",
-        "admits": f"({partial.allowed}) && " if masked else "",
         "admitted": f"({admitted.x}) && " if masked else "",
         "full_scores": scores(code, variant, code.score, tail=False),
-        "partial_scores": partial,
         "admitted_pairs": admitted,
         "tile_test": body(code, variant, code.tile_test),
         "key_ranges": body(code, variant, code.key_ranges),

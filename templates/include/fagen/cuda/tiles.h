@@ -1,6 +1,7 @@
 // Which tiles of keys a block of query rows visits, from the last to the first.
 #pragma once
 #include "fagen/bounds.h"
+#include "fagen/cuda/math.h"
 #include "fagen/cuda/threads.h"
 #include "fagen/ptx/barrier.h"
 #include "fagen/ptx/math.h"
@@ -15,6 +16,45 @@ struct Admitted {
   bool whole;  // whether all pairs of the block's rows, and there is no key past the end
 };
 
+// Which pairs of a tile count, a bit for each score that a lane has.
+template <int kRowTiles, int kKeyTiles>
+class LanePairs {
+ public:
+  // By `test(row, column)`.
+  template <class Test>
+  __device__ __forceinline__ void ask(Test test) {
+    const int lane = lane_id();
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      words_[w] = 0;
+      // Not unrolled: what is seldom run takes room in the instruction cache.
+#pragma unroll 1
+      for (int n = w * kOfWord; n < (w + 1) * kOfWord && n < kKeyTiles; ++n) {
+        uint32_t found = 0;
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+#pragma unroll
+          for (int row = 0; row < 2 * kRowTiles; ++row)
+            if (test(8 * row + lane / 4, 8 * n + lane % 4 * 2 + c)) found |= 1u << (2 * row + c);
+        words_[w] |= found << (n % kOfWord * kBits);
+      }
+    }
+  }
+
+  // Scores of the others are -inf.
+  __device__ __forceinline__ void exclude(float (&x)[kRowTiles][kKeyTiles][4]) const {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+      for (int bit = 0; bit < kBits; ++bit)
+        if (!(words_[n / kOfWord] >> (n % kOfWord * kBits + bit) & 1)) x[bit / 4][n][bit % 4] = -kInfinity;
+  }
+
+ private:
+  static constexpr int kBits = 4 * kRowTiles, kOfWord = 32 / kBits, kWords = (kKeyTiles + kOfWord - 1) / kOfWord;
+  uint32_t words_[kWords];
+};
+
 // All of them; the last may have keys past the end.
 class AllTiles {
  public:
@@ -24,7 +64,10 @@ class AllTiles {
     ptx::hide(left_);  // the first and the last pass through a loop are as the others: one copy of the code
     return --left_;
   }
-  __device__ __forceinline__ Admitted admitted(int tile) const { return {Tri::kAll, tile < whole_}; }
+  __device__ __forceinline__ Admitted admitted(int tile) const { 
+    const bool whole = tile < whole_;
+    return {whole ? Tri::kAll : Tri::kSome, whole};
+  }
 
  private:
   int left_, whole_;
