@@ -129,7 +129,9 @@ struct InMemory {
     for (int row = 0; row < 2 * kRowTiles; ++row)
 #pragma unroll
       for (int n = 0; n < 2 * kTiles; ++n) x[row][n] = fragments[row / 2][n / 2][row % 2 * 2 + n % 2];
+    ptx::hide_contents(x);
   }
+  // Back into fragments.
   __device__ __forceinline__ void store(float (&fragments)[kRowTiles][kTiles][4]) const {
 #pragma unroll
     for (int row = 0; row < 2 * kRowTiles; ++row)

@@ -60,7 +60,7 @@ class AllTiles {
  public:
   __device__ __forceinline__ AllTiles(int keys, int tile) : left_((keys + tile - 1) / tile), whole_(keys / tile) {}
 
-  __device__ __forceinline__ int next() {
+  __device__ __forceinline__ int take() {
     ptx::hide(left_);  // the first and the last pass through a loop are as the others: one copy of the code
     return --left_;
   }
@@ -104,13 +104,12 @@ class Tiles {
   // Of `tiles` tiles.
   __device__ __forceinline__ Tiles(uint32_t shared, int tiles) : shared_(shared), base_(tiles) {}
 
-  // The next tile that is not ruled out for all warps, or -1; all threads of the block ask together. `below(tile)` is the
+  // Looks for tiles that are not ruled out for all warps; all threads of the block do it together. `below(tile)` is the
   // range of tiles, first to last - 1, outside which none below `tile` counts. `test(tile)` says what the mask admits of a
   // tile, of the pairs of this warp's rows; it is not asked for a warp that `rests`, without rows.
   template <class Below, class Test>
-  __device__ __forceinline__ int next(bool rests, Below below, Test test) {
-    while (left_ == 0) {
-      if (base_ <= 0) return -1;
+  __device__ __forceinline__ void find(bool rests, Below below, Test test) {
+    while (wanting()) {
       const KeyRange range = below(base_);
       base_ = range.last - 32;  // lane 31 is at the last
       const int tile = base_ + lane_id();
@@ -128,12 +127,20 @@ class Tiles {
       if (lane_id() == 0) ptx::st_shared_4(place(warp_id()) + 8, whole);
       __syncwarp();
     }
-    const int bit = 31 - __clz(static_cast<int>(left_));
-    left_ &= ~(1u << bit);
-    return base_ + bit;
   }
 
-  // Of the tile that next() gave last.
+  // Whether all that are known are taken, and the mask has not been asked of some.
+  __device__ __forceinline__ bool wanting() const { return left_ == 0 && base_ > 0; }
+
+  // The next of those found, or -1.
+  __device__ __forceinline__ int take() {
+    const int bit = 31 - __clz(static_cast<int>(left_));
+    const int tile = left_ == 0 ? -1 : base_ + bit;
+    left_ &= ~(1u << (bit & 31));
+    return tile;
+  }
+
+  // Of the tile that take() gave last, before find() is called again.
   __device__ __forceinline__ Admitted admitted(int tile) const {
     const uint4 found = ptx::ld_shared_16(place(warp_id()));
     const int bit = tile - base_;

@@ -17,6 +17,11 @@ template <class T>
 __device__ __forceinline__ void hide(T*& x) {
   asm volatile("" : "+l"(x));
 }
+// The same of what lies in memory.
+template <class T>
+__device__ __forceinline__ void hide_contents(T& x) {
+  asm volatile("" ::"l"(&x) : "memory");
+}
 __device__ __forceinline__ void hide(float& x) { asm volatile("" : "+f"(x)); }
 __device__ __forceinline__ void hide(int& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void hide(uint32_t& x) { asm volatile("" : "+r"(x)); }
