@@ -12,7 +12,7 @@ _ROWS_PER_MMA = 16
 # Rows of 16 bytes are what one copy moves; eight of them are all banks.
 _CHUNK = 16
 _WARPS = 4
-_NOTES = 32  # of a block
+_NOTES = 48  # of a block
 _TILES = 16 * _WARPS  # Tiles<kWarps>::kBytes of cuda/tiles.h: what the mask admits of 32 tiles
 _LARGE_SHARED = 160 << 10  # of an sm_80 or larger multiprocessor, against the 100 KiB and less of the others
 

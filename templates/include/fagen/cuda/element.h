@@ -14,6 +14,7 @@ struct Bf16 {
 
   static __device__ __forceinline__ float value(uint16_t bits) { return __uint_as_float(uint32_t{bits} << 16); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) { return ptx::cvt_bf16x2(low, high); }
+  static __device__ __forceinline__ bool finite(uint16_t bits) { return (bits & 0x7f80) != 0x7f80; }
   // a * b + c of pairs.
   static __device__ __forceinline__ uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) {
     return ptx::fma_bf16x2(a, b, c);
@@ -29,6 +30,7 @@ struct F16 {
 
   static __device__ __forceinline__ float value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) { return ptx::cvt_f16x2(low, high); }
+  static __device__ __forceinline__ bool finite(uint16_t bits) { return (bits & 0x7c00) != 0x7c00; }
   static __device__ __forceinline__ uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) {
     return ptx::fma_f16x2(a, b, c);
   }

@@ -65,20 +65,12 @@ __device__ __forceinline__ void multiply_keys(float (&x)[kRowTiles][kKeyTiles][4
     }
 }
 
-// Weights of 16 keys, as fragments of A.
-template <class Element, int kKeyTiles>
-__device__ __forceinline__ void pack_weights(uint32_t (&a)[4], const float (&w)[kKeyTiles][4], int n) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    a[2 * half] = Element::pack(w[2 * n + half][0], w[2 * n + half][1]);
-    a[2 * half + 1] = Element::pack(w[2 * n + half][2], w[2 * n + half][3]);
-  }
-}
-
-// o += w · v.
-template <class Element, class R, int kRowTiles, int kKeyTiles, int kValueTiles>
+// o += w · v, of the weights that `weight(score, r, half)` gives scores x. They are computed as the product goes on: both
+// units work at a time, and registers of scores become free.
+template <class Element, class R, int kRowTiles, int kKeyTiles, int kValueTiles, class Weight>
 __device__ __forceinline__ void multiply_values(float (&o)[kRowTiles][kValueTiles][4],
-                                                const float (&w)[kRowTiles][kKeyTiles][4], uint32_t values) {
+                                                const float (&x)[kRowTiles][kKeyTiles][4], uint32_t values,
+                                                Weight weight) {
   constexpr int kSteps = kKeyTiles / 2, kPairs = (kValueTiles + 1) / 2;
   const uint32_t of_values = place_in_rows<R>(values);
   uint32_t b[2][4];
@@ -88,9 +80,16 @@ __device__ __forceinline__ void multiply_values(float (&o)[kRowTiles][kValueTile
   load_values(0);
 #pragma unroll
   for (int n = 0; n < kSteps; ++n) {
-    uint32_t a[kRowTiles][4];
+    uint32_t a[kRowTiles][4];  // weights of 16 keys
 #pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) pack_weights<Element>(a[r], w[r], n);
+    for (int r = 0; r < kRowTiles; ++r)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float(&scores)[4] = x[r][2 * n + e / 2];
+        const int half = e % 2;
+        const float low = weight(scores[2 * half], r, half);
+        a[r][e] = Element::pack(low, weight(scores[2 * half + 1], r, half));
+      }
 #pragma unroll
     for (int d = 0; d < kPairs; ++d) {
       const int step = n * kPairs + d;
@@ -104,11 +103,12 @@ __device__ __forceinline__ void multiply_values(float (&o)[kRowTiles][kValueTile
   }
 }
 
-// Whether the part of a tile that this thread has copied (see load_rows) holds something that is no finite number.
+// Zeros take the place of what is no finite number in the part of a tile that this thread has copied (see load_rows).
+// Whether there was such a thing.
 template <class Element, class R, int kKeys, int kThreads>
-__device__ __forceinline__ bool holds_nonfinite(uint32_t tile) {
+__device__ __forceinline__ bool remove_nonfinite(uint32_t tile) {
   uint32_t found = 0;  // 0 times a finite number leaves it 0
-#pragma unroll 4
+#pragma unroll 1
   for (int at = static_cast<int>(threadIdx.x); at < kKeys * R::kChunks; at += kThreads) {
     const uint4 x = ptx::ld_shared_16(tile + R::at(at / R::kChunks, at % R::kChunks));
     found = Element::multiply_add(x.x, 0, found);
@@ -116,7 +116,15 @@ __device__ __forceinline__ bool holds_nonfinite(uint32_t tile) {
     found = Element::multiply_add(x.z, 0, found);
     found = Element::multiply_add(x.w, 0, found);
   }
-  return found != 0;
+  if (found == 0) return false;
+#pragma unroll 1
+  for (int at = static_cast<int>(threadIdx.x); at < kKeys * R::kChunks; at += kThreads)
+#pragma unroll 1
+    for (int n = 0; n < 8; ++n) {
+      const uint32_t place = tile + R::at(at / R::kChunks, at % R::kChunks) + 2 * n;
+      if (!Element::finite(ptx::ld_shared_2(place))) ptx::st_shared_2(place, 0);
+    }
+  return true;
 }
 
 // Fragments of a warp as rows of numbers: a lane's rows, and of each the columns that the lane has, in memory.
@@ -124,7 +132,9 @@ template <int kRowTiles, int kTiles>
 struct InMemory {
   float x[2 * kRowTiles][2 * kTiles];
 
-  __device__ __forceinline__ explicit InMemory(const float (&fragments)[kRowTiles][kTiles][4]) {
+  __device__ __forceinline__ InMemory() {}
+  __device__ __forceinline__ explicit InMemory(const float (&fragments)[kRowTiles][kTiles][4]) { take(fragments); }
+  __device__ __forceinline__ void take(const float (&fragments)[kRowTiles][kTiles][4]) {
 #pragma unroll
     for (int row = 0; row < 2 * kRowTiles; ++row)
 #pragma unroll
@@ -140,26 +150,38 @@ struct InMemory {
   }
 };
 
-// o += w · v, pair by pair, of those that `admits(row, key)` lets pass: no others meet v.
-template <class Element, class R, int kRowTiles, int kKeyTiles, int kValueTiles, class Admits>
-__device__ __forceinline__ void add_values_one_by_one(InMemory<kRowTiles, kValueTiles>& o,
-                                                      const InMemory<kRowTiles, kKeyTiles>& w, uint32_t values,
-                                                      Admits admits) {
+// Adds to o what weights · v has of those elements of v that are no finite numbers, and of the pairs that
+// `admits(row, key)` lets pass. A product with one does not depend on how large a weight is, but on whether it is 0: on
+// whether the score is -inf. v is in global memory, `keys` rows from `first` on.
+template <class Element, int kRowTiles, int kKeyTiles, int kValueTiles, class Admits>
+__device__ __forceinline__ void add_nonfinite(float (&o)[kRowTiles][kValueTiles][4],
+                                              const InMemory<kRowTiles, kKeyTiles>& scores,
+                                              const RowsOf<typename Element::Type>& v, int first, int keys,
+                                              Admits admits) {
   const int lane = lane_id();
 #pragma unroll 1
-  for (int key = 0; key < 8 * kKeyTiles; ++key)
-#pragma unroll 1
+  for (int key = 0; key < keys; ++key) {
+    float weight[2 * kRowTiles];
+    bool admitted[2 * kRowTiles];
+#pragma unroll
     for (int row = 0; row < 2 * kRowTiles; ++row) {
-      // Of the four lanes that share a row, one has this key's weight.
-      const float weight = __shfl_sync(~0u, w.x[row][key / 8 * 2 + key % 2], lane / 4 * 4 + key % 8 / 2);
-      if (!admits(8 * row + lane / 4, key)) continue;
-#pragma unroll 1
-      for (int n = 0; n < 2 * kValueTiles; ++n) {
-        const int column = n / 2 * 8 + lane % 4 * 2 + n % 2;
-        const uint16_t v = ptx::ld_shared_2(values + R::at(key, column / 8) + column % 8 * 2);
-        o.x[row][n] += weight * Element::value(v);
-      }
+      // Of the four lanes that share a row, one has this key's score.
+      const float score = __shfl_sync(~0u, scores.x[row][key / 8 * 2 + key % 2], lane / 4 * 4 + key % 8 / 2);
+      weight[row] = score == -kInfinity ? 0.0f : 1.0f;
+      admitted[row] = admits(8 * row + lane / 4, key);
     }
+    const auto* const values = reinterpret_cast<const uint16_t*>(v.data + (first + key) * v.stride);
+#pragma unroll
+    for (int n = 0; n < kValueTiles; ++n)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const uint16_t value = values[(8 * n + lane % 4 * 2 + c) * v.stride_d];
+        if (Element::finite(value)) continue;
+#pragma unroll
+        for (int row = 0; row < 2 * kRowTiles; ++row)
+          if (admitted[row]) o[row / 2][n][row % 2 * 2 + c] += weight[row] * Element::value(value);
+      }
+  }
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ namespace {
 
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kLn2 = 0.693147180559945309f;
+// The reference of a row that has seen nothing: finite, so that scores of -inf get the weight 0 by it.
+constexpr float kLowest = -3.402823466e38f;
 
 // The sum and the largest of a row, over the four lanes that share it.
 __device__ __forceinline__ float sum_of_row(float x) {
@@ -24,6 +26,11 @@ __device__ __forceinline__ float largest_of_row(float x) {
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
+// Of scores: what makes them exponents of 2, and what is added to the largest of a row.
+struct Scale {
+  float unit, shift;
+};
+
 template <int kRowTiles>
 struct Softmax {
   float reference[kRowTiles][2];
@@ -34,12 +41,12 @@ struct Softmax {
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) reference[r][half] = -kInfinity, total[r][half] = 0.0f;
+      for (int half = 0; half < 2; ++half) reference[r][half] = kLowest, total[r][half] = 0.0f;
   }
 
   // Rows that have seen a logit that takes weight to no value.
   __device__ __forceinline__ void start(float sink, float shift) {
-    const float first = sink * kLog2e + shift;
+    const float first = fmaxf(sink * kLog2e + shift, kLowest);
     const float weight = sink == -kInfinity ? 0.0f : ptx::ex2(fmaf(sink, kLog2e, -first));
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r)
@@ -50,10 +57,10 @@ struct Softmax {
       }
   }
 
-  // Takes in scores x, leaves their weights in their place, and brings o, the sums so far, to the new reference.
+  // Takes in scores x: brings o, the sums so far, to a reference that suits them too.
   template <int kKeyTiles, int kValueTiles>
-  __device__ __forceinline__ void weigh(float (&x)[kRowTiles][kKeyTiles][4], float (&o)[kRowTiles][kValueTiles][4],
-                                        float unit, float shift) {
+  __device__ __forceinline__ void rescale(const float (&x)[kRowTiles][kKeyTiles][4], float (&o)[kRowTiles][kValueTiles][4],
+                                          Scale scale) {
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
       float most[2] = {-kInfinity, -kInfinity};
@@ -63,23 +70,21 @@ struct Softmax {
         for (int e = 0; e < 4; ++e) most[e / 2] = fmaxf(most[e / 2], x[r][n][e]);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float now = fmaxf(reference[r][half], largest_of_row(most[half]) * unit + shift);
-        const float base = now == -kInfinity ? 0.0f : now;  // no key has a score yet: all weights are 0 by any
-        const float decay = ptx::ex2(reference[r][half] - base);
+        const float now = fmaxf(reference[r][half], largest_of_row(most[half]) * scale.unit + scale.shift);
+        const float decay = ptx::ex2(reference[r][half] - now);
         reference[r][half] = now;
-        float sum = total[r][half] * decay;
+        total[r][half] *= decay;
 #pragma unroll
         for (int n = 0; n < kValueTiles; ++n) o[r][n][2 * half] *= decay, o[r][n][2 * half + 1] *= decay;
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-          for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            x[r][n][e] = ptx::ex2(fmaf(x[r][n][e], unit, -base));
-            sum += x[r][n][e];
-          }
-        total[r][half] = sum;
       }
     }
+  }
+
+  // From a score of a row to its weight.
+  __device__ __forceinline__ float weight(float score, int r, int half, Scale scale) {
+    const float weight = ptx::ex2(fmaf(score, scale.unit, -reference[r][half]));
+    total[r][half] += weight;
+    return weight;
   }
 };
 

@@ -47,6 +47,10 @@ __device__ __forceinline__ uint16_t ld_shared_2(uint32_t shared) {
   return x;
 }
 
+__device__ __forceinline__ void st_shared_2(uint32_t shared, uint16_t x) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(shared), "h"(x) : "memory");
+}
+
 // 16 bytes from global to shared memory, past the first-level cache, or zeros if they are not `real`.
 __device__ __forceinline__ void copy_16(uint32_t shared, const void* global, bool real) {
 #if __CUDA_ARCH__ >= 800
