@@ -150,39 +150,55 @@ struct InMemory {
   }
 };
 
-// Adds to o what weights · v has of those elements of v that are no finite numbers, and of the pairs that
-// `admits(row, key)` lets pass. A product with one does not depend on how large a weight is, but on whether it is 0: on
-// whether the score is -inf. v is in global memory, `keys` rows from `first` on.
-template <class Element, int kRowTiles, int kKeyTiles, int kValueTiles, class Admits>
-__device__ __forceinline__ void add_nonfinite(float (&o)[kRowTiles][kValueTiles][4],
-                                              const InMemory<kRowTiles, kKeyTiles>& scores,
-                                              const RowsOf<typename Element::Type>& v, int first, int keys,
-                                              Admits admits) {
-  const int lane = lane_id();
+// Sums of weights · v of those elements of v that are no finite numbers. They are kept in memory, apart from the others:
+// no later weight makes a finite number of them, so they need no rescaling, and registers are not touched for them.
+template <int kRowTiles, int kValueTiles>
+class SumsApart {
+ public:
+  // Of the pairs that `admits(row, key)` lets pass. A product with such an element does not depend on how large a weight
+  // is, but on whether it is 0: on whether the score is -inf. v is in global memory, `keys` rows from `first` on.
+  template <class Element, int kKeyTiles, class Admits>
+  __device__ __forceinline__ void add(const InMemory<kRowTiles, kKeyTiles>& scores,
+                                      const RowsOf<typename Element::Type>& v, int first, int keys, Admits admits) {
+    const int lane = lane_id();
+    if (!any_) {
 #pragma unroll 1
-  for (int key = 0; key < keys; ++key) {
-    float weight[2 * kRowTiles];
-    bool admitted[2 * kRowTiles];
-#pragma unroll
-    for (int row = 0; row < 2 * kRowTiles; ++row) {
-      // Of the four lanes that share a row, one has this key's score.
-      const float score = __shfl_sync(~0u, scores.x[row][key / 8 * 2 + key % 2], lane / 4 * 4 + key % 8 / 2);
-      weight[row] = score == -kInfinity ? 0.0f : 1.0f;
-      admitted[row] = admits(8 * row + lane / 4, key);
+      for (int n = 0; n < kSums; ++n) sums_[n] = 0.0f;
+      any_ = true;
     }
-    const auto* const values = reinterpret_cast<const uint16_t*>(v.data + (first + key) * v.stride);
-#pragma unroll
-    for (int n = 0; n < kValueTiles; ++n)
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const uint16_t value = values[(8 * n + lane % 4 * 2 + c) * v.stride_d];
-        if (Element::finite(value)) continue;
-#pragma unroll
-        for (int row = 0; row < 2 * kRowTiles; ++row)
-          if (admitted[row]) o[row / 2][n][row % 2 * 2 + c] += weight[row] * Element::value(value);
+#pragma unroll 1
+    for (int key = 0; key < keys; ++key)
+#pragma unroll 1
+      for (int row = 0; row < 2 * kRowTiles; ++row) {
+        // Of the four lanes that share a row, one has this key's score.
+        const float score = __shfl_sync(~0u, scores.x[row][key / 8 * 2 + key % 2], lane / 4 * 4 + key % 8 / 2);
+        if (!admits(8 * row + lane / 4, key)) continue;
+        const float weight = score == -kInfinity ? 0.0f : 1.0f;
+        const auto* const values = reinterpret_cast<const uint16_t*>(v.data + (first + key) * v.stride);
+#pragma unroll 1
+        for (int n = 0; n < 2 * kValueTiles; ++n) {
+          const uint16_t value = values[(n / 2 * 8 + lane % 4 * 2 + n % 2) * v.stride_d];
+          if (!Element::finite(value)) sums_[row * 2 * kValueTiles + n] += weight * Element::value(value);
+        }
       }
   }
-}
+
+  // Adds them to the others.
+  __device__ __forceinline__ void join(float (&o)[kRowTiles][kValueTiles][4]) const {
+    if (!any_) return;
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r)
+#pragma unroll
+      for (int n = 0; n < kValueTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[r][n][e] += sums_[((2 * r + e / 2) * kValueTiles + n) * 2 + e % 2];
+  }
+
+ private:
+  static constexpr int kSums = 4 * kRowTiles * kValueTiles;
+  float sums_[kSums];
+  bool any_ = false;
+};
 
 }  // namespace
 }  // namespace fagen
