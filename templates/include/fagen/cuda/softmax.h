@@ -26,6 +26,8 @@ __device__ __forceinline__ float largest_of_row(float x) {
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
+constexpr float kSlack = 8.0f;  // weights are 2^kSlack at most, beside 2^-shift
+
 // Of scores: what makes them exponents of 2, and what is added to the largest of a row.
 struct Scale {
   float unit, shift;
@@ -57,27 +59,35 @@ struct Softmax {
       }
   }
 
-  // Takes in scores x: brings o, the sums so far, to a reference that suits them too.
+  // Takes in scores x: brings o, the sums so far, to a reference that suits them too. It need not be the largest: while
+  // none of the warp's rows has grown by more than kSlack, all is left as it is (the idea is FlashAttention-4's).
   template <int kKeyTiles, int kValueTiles>
   __device__ __forceinline__ void rescale(const float (&x)[kRowTiles][kKeyTiles][4], float (&o)[kRowTiles][kValueTiles][4],
                                           Scale scale) {
+    float most[kRowTiles][2];
+    bool grown = false;
 #pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-      float most[2] = {-kInfinity, -kInfinity};
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) most[e / 2] = fmaxf(most[e / 2], x[r][n][e]);
+    for (int r = 0; r < kRowTiles; ++r)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float now = fmaxf(reference[r][half], largest_of_row(most[half]) * scale.unit + scale.shift);
+        float largest = -kInfinity;
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) largest = fmaxf(largest, fmaxf(x[r][n][2 * half], x[r][n][2 * half + 1]));
+        most[r][half] = largest_of_row(largest) * scale.unit + scale.shift;
+        grown |= most[r][half] - reference[r][half] > kSlack;
+      }
+    if (!__any_sync(~0u, grown)) return;
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float now = fmaxf(reference[r][half], most[r][half]);
         const float decay = ptx::ex2(reference[r][half] - now);
         reference[r][half] = now;
         total[r][half] *= decay;
 #pragma unroll
         for (int n = 0; n < kValueTiles; ++n) o[r][n][2 * half] *= decay, o[r][n][2 * half + 1] *= decay;
       }
-    }
   }
 
   // From a score of a row to its weight.
