@@ -75,7 +75,7 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
     why["tile_q"] = (
         f"sums of {rows // 4} rows by {variant.value_dim} columns stay in a warp's registers beside the scores"
     )
-    keys = 64 if large or width <= 64 else 32
+    keys = (128 if width <= 64 else 64) if large else 64 if width <= 64 else 32
     why["tile_kv"] = (
         f"scores of {rows // 4} rows by {keys} keys are what registers have left"
         if large

@@ -90,6 +90,7 @@ struct Array {
       if (part.elements == 0) return zero;
       Scalar low = value_of(*part.element(*this, 0)), high = low;
       bool nan = low != low;
+#pragma unroll 1
       for (int64_t n = 1; n < part.elements; ++n) {
         const Scalar x = value_of(*part.element(*this, n));
         low = x < low ? x : low;
@@ -114,6 +115,7 @@ struct Array {
       return found;
     }
     int64_t last = 0;
+#pragma unroll 1
     for (int64_t n = 0; n < part.elements; ++n) {
       const int64_t next = value_of(*part.element(*this, n));
       if (n == 0 || next != last) found.add(next);

@@ -10,10 +10,10 @@
 namespace fagen {
 namespace {
 
-// What a mask admits of a tile.
+// Whether a mask admits all pairs of a tile, and there is no key past the end.
 struct Admitted {
-  Tri own;     // of the pairs of a warp's rows
-  bool whole;  // whether all pairs of the block's rows, and there is no key past the end
+  bool own;  // of a warp's rows
+  bool all;  // of the block's rows
 };
 
 // Which pairs of a tile count, a bit for each score that a lane has.
@@ -66,7 +66,7 @@ class AllTiles {
   }
   __device__ __forceinline__ Admitted admitted(int tile) const { 
     const bool whole = tile < whole_;
-    return {whole ? Tri::kAll : Tri::kSome, whole};
+    return {whole, whole};
   }
 
  private:
@@ -144,7 +144,7 @@ class Tiles {
   __device__ __forceinline__ Admitted admitted(int tile) const {
     const uint4 found = ptx::ld_shared_16(place(warp_id()));
     const int bit = tile - base_;
-    return {decide(!(found.x >> bit & 1), found.y >> bit & 1), (found.z >> bit & 1) != 0};
+    return {(found.y >> bit & 1) != 0, (found.z >> bit & 1) != 0};
   }
 
  private:
