@@ -12,8 +12,9 @@ _ROWS_PER_MMA = 16
 # Rows of 16 bytes are what one copy moves; eight of them are all banks.
 _CHUNK = 16
 _WARPS = 4
-_NOTES = 48  # of a block
+_NOTES = 32  # of a block
 _TILES = 16 * _WARPS  # Tiles<kWarps>::kBytes of cuda/tiles.h: what the mask admits of 32 tiles
+_RESERVED = 1 << 10  # of shared memory, for each block that a multiprocessor holds
 _LARGE_SHARED = 160 << 10  # of an sm_80 or larger multiprocessor, against the 100 KiB and less of the others
 
 
@@ -75,12 +76,13 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
     why["tile_q"] = (
         f"sums of {rows // 4} rows by {variant.value_dim} columns stay in a warp's registers beside the scores"
     )
-    keys = (128 if width <= 64 else 64) if large else 64 if width <= 64 else 32
-    why["tile_kv"] = (
-        f"scores of {rows // 4} rows by {keys} keys are what registers have left"
-        if large
-        else f"{keys} keys leave room in {device.shared_per_sm >> 10} KiB of shared memory for more than one block"
-    )
+    # What an expression keeps of positions and params takes registers from the scores.
+    spare = bool(variant.params) or (variant.score is not None and width > 64)
+    keys = 64 if width > 128 else 48 if width > 64 and spare else 64 if width > 64 else 96 if spare else 128
+    why["tile_kv"] = f"scores of {rows // 4} rows by {keys} keys are what registers have left"
+    while not large and keys > 32 and 2 * (shared_bytes(variant, rows, keys, 1) + _RESERVED) > device.shared_per_sm:
+        keys -= 16
+        why["tile_kv"] = f"{keys} keys leave room in {device.shared_per_sm >> 10} KiB of shared memory for two blocks"
     stages = 1
     why["stages"] = "one: the next tile's keys arrive during the second product, its values during the first"
     for name, size in (("q", variant.tiles.q), ("kv", variant.tiles.kv), ("stages", variant.tiles.stages)):

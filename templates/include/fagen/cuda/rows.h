@@ -78,18 +78,20 @@ __device__ __forceinline__ void load_rows(uint32_t to, const RowsOf<Element>& fr
     }
     return;
   }
-  // Pair by pair of elements: short code, since what is seldom run still takes room in the instruction cache.
+  // Pair by pair of elements, in short code: what is seldom run takes room in the instruction cache too. A thread has the
+  // same chunks as above: it looks at what it has copied before others may (remove_nonfinite).
 #pragma unroll 1
-  for (int at = static_cast<int>(threadIdx.x); at < 4 * kTotal; at += kThreads) {
-    const int row = at / (4 * kChunks), column = at % (4 * kChunks) * 2;
-    uint32_t pair = 0;
-    if (first + row < end && column < kDim) {
-      const auto* const source =
-          reinterpret_cast<const uint16_t*>(from.data + (first + row) * from.stride + column * from.stride_d);
-      pair = source[0] | static_cast<uint32_t>(source[from.stride_d]) << 16;
+  for (int at = static_cast<int>(threadIdx.x); at < kTotal; at += kThreads)
+    for (int n = 0; n < 8; n += 2) {
+      const int row = at / kChunks, chunk = at % kChunks, column = chunk * 8 + n;
+      uint32_t pair = 0;
+      if (first + row < end && column < kDim) {
+        const auto* const source =
+            reinterpret_cast<const uint16_t*>(from.data + (first + row) * from.stride + column * from.stride_d);
+        pair = source[0] | static_cast<uint32_t>(source[from.stride_d]) << 16;
+      }
+      ptx::st_shared_4(to + R::at(row, chunk) + n * 2, pair);
     }
-    ptx::st_shared_4(to + R::at(row, column / 8) + column % 8 * 2, pair);
-  }
 }
 
 // Copies `count` of kRows rows, kDim elements each, from shared memory to rows `first` and on, by a warp.

@@ -72,7 +72,7 @@ struct Softmax {
       for (int half = 0; half < 2; ++half) {
         float largest = -kInfinity;
 #pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) largest = fmaxf(largest, fmaxf(x[r][n][2 * half], x[r][n][2 * half + 1]));
+        for (int n = 0; n < kKeyTiles; ++n) largest = fmaxf(fmaxf(largest, x[r][n][2 * half]), x[r][n][2 * half + 1]);
         most[r][half] = largest_of_row(largest) * scale.unit + scale.shift;
         grown |= most[r][half] - reference[r][half] > kSlack;
       }

@@ -16,44 +16,31 @@ struct Admitted {
   bool all;  // of the block's rows
 };
 
-// Which pairs of a tile count, a bit for each score that a lane has.
-template <int kRowTiles, int kKeyTiles>
-class LanePairs {
- public:
-  // By `test(row, column)`.
-  template <class Test>
-  __device__ __forceinline__ void ask(Test test) {
-    const int lane = lane_id();
+// Scores of pairs that `test(row, column)` excludes become -inf. The test is asked in a loop that is not unrolled, into a
+// bit for each of a lane's scores: its code is seldom run, but takes room in the instruction cache.
+template <int kRowTiles, int kKeyTiles, class Test>
+__device__ __forceinline__ void exclude_pairs(float (&x)[kRowTiles][kKeyTiles][4], Test test) {
+  constexpr int kBits = 4 * kRowTiles, kOfWord = 32 / kBits, kWords = (kKeyTiles + kOfWord - 1) / kOfWord;
+  const int lane = lane_id();
+  uint32_t admitted[kWords] = {};
 #pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      words_[w] = 0;
-      // Not unrolled: what is seldom run takes room in the instruction cache.
+  for (int word = 0; word < kWords; ++word)
 #pragma unroll 1
-      for (int n = w * kOfWord; n < (w + 1) * kOfWord && n < kKeyTiles; ++n) {
-        uint32_t found = 0;
+    for (int n = word * kOfWord; n < (word + 1) * kOfWord && n < kKeyTiles; ++n) {
+      uint32_t found = 0;
 #pragma unroll
-        for (int c = 0; c < 2; ++c)
+      for (int c = 0; c < 2; ++c)
 #pragma unroll
-          for (int row = 0; row < 2 * kRowTiles; ++row)
-            if (test(8 * row + lane / 4, 8 * n + lane % 4 * 2 + c)) found |= 1u << (2 * row + c);
-        words_[w] |= found << (n % kOfWord * kBits);
-      }
+        for (int row = 0; row < 2 * kRowTiles; ++row)
+          if (test(8 * row + lane / 4, 8 * n + lane % 4 * 2 + c)) found |= 1u << (2 * row + c);
+      admitted[word] |= found << n % kOfWord * kBits;
     }
-  }
-
-  // Scores of the others are -inf.
-  __device__ __forceinline__ void exclude(float (&x)[kRowTiles][kKeyTiles][4]) const {
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n)
+  for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-      for (int bit = 0; bit < kBits; ++bit)
-        if (!(words_[n / kOfWord] >> (n % kOfWord * kBits + bit) & 1)) x[bit / 4][n][bit % 4] = -kInfinity;
-  }
-
- private:
-  static constexpr int kBits = 4 * kRowTiles, kOfWord = 32 / kBits, kWords = (kKeyTiles + kOfWord - 1) / kOfWord;
-  uint32_t words_[kWords];
-};
+    for (int bit = 0; bit < kBits; ++bit)
+      if (!(admitted[n / kOfWord] >> (n % kOfWord * kBits + bit) & 1)) x[bit / 4][n][bit % 4] = -kInfinity;
+}
 
 // All of them; the last may have keys past the end.
 class AllTiles {
@@ -64,7 +51,7 @@ class AllTiles {
     ptx::hide(left_);  // the first and the last pass through a loop are as the others: one copy of the code
     return --left_;
   }
-  __device__ __forceinline__ Admitted admitted(int tile) const { 
+  __device__ __forceinline__ Admitted admitted(int tile) const {
     const bool whole = tile < whole_;
     return {whole, whole};
   }
@@ -121,8 +108,8 @@ class Tiles {
       uint32_t whole = ~0u;
 #pragma unroll
       for (int warp = 0; warp < kWarps; ++warp) {
-        const uint4 found = ptx::ld_shared_16(place(warp));
-        left_ |= found.x, whole &= found.y;
+        const uint64_t found = ptx::ld_shared_8(place(warp));  // no more: what follows is being written
+        left_ |= static_cast<uint32_t>(found), whole &= static_cast<uint32_t>(found >> 32);
       }
       if (lane_id() == 0) ptx::st_shared_4(place(warp_id()) + 8, whole);
       __syncwarp();
