@@ -78,14 +78,22 @@ class Emulator:
         self.completions, self.seed = completions, seed
 
     def lines(self, unit: str) -> dict[int, int]:
-        """How often each line of a unit's source ran that has instructions in the kernels that were launched."""
+        """How often each line of a unit's source ran: as often as that of its instructions which ran most.
+
+        A line has the instructions that the PTX says are of it, and those that were inlined by a call in it. Where a
+        PTX leaves open which of several calls that was, they count for lines that have no others.
+        """
         found: dict[int, int] = {}
+        perhaps: dict[int, int] = {}
         executed = self.executed.get(unit, {})
-        for _, line, source, *_ in self._program(unit).instructions:
-            file, _, number = source.rpartition(":")
-            if line in executed and file == f"{unit}.cu":
-                found[int(number)] = max(found.get(int(number), 0), executed[line])
-        return found
+        for said in self._program(unit).instructions:
+            count = executed.get(said.line, 0)
+            for lines, counts in ((said.lines, found), (said.perhaps, perhaps)):
+                for place in lines:
+                    file, _, number = place.rpartition(":")
+                    if file == f"{unit}.cu":
+                        counts[int(number)] = max(counts.get(int(number), 0), count)
+        return {**perhaps, **found}
 
     def _answer(self, request: Any, message: int, room: int) -> int:
         """A launch, as the host code asks for it; no exception may pass through that."""
