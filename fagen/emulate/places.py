@@ -16,9 +16,11 @@ from .ptx.model import Module, Place
 @dataclass(frozen=True)
 class Said:
     """An instruction, for people: ``text`` at line ``line`` of the PTX; ``source`` is "file:line", or "" where the PTX
-    does not tell; ``inlined`` likewise where such code was inlined at last, all that it may be. ``lines`` are the source
-    lines that it surely is of, its own and those of calls on its way; ``perhaps`` those of other calls that may be on
-    it."""
+    does not tell; ``inlined`` likewise where such code was inlined at last, all that it may be.
+
+    ``lines`` are the source lines that it surely is of, its own and those of calls on its way; ``perhaps`` those of
+    other calls that may be on it.
+    """
 
     text: str
     line: int
