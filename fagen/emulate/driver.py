@@ -91,7 +91,7 @@ class Emulator:
             for lines, counts in ((said.lines, found), (said.perhaps, perhaps)):
                 for place in lines:
                     file, _, number = place.rpartition(":")
-                    if file == f"{unit}.cu":
+                    if file.rpartition("/")[2] == f"{unit}.cu":
                         counts[int(number)] = max(counts.get(int(number), 0), count)
         return {**perhaps, **found}
 
