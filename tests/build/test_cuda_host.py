@@ -118,6 +118,10 @@ FAULTS = {
     "load": ({"FAIL": "cuLibraryLoadData"}, "(invalid argument), loading the machine code of a_forward"),
     "kernel": ({"FAIL": "cuLibraryGetKernel"}, "(invalid argument), looking for the kernel fagen_a_forward"),
     "memory": ({"FAIL": "cuKernelSetAttribute"}, "setting aside 50000 bytes of shared memory for fagen_a_forward"),
+    "less memory": (
+        {"FAIL": "cuKernelSetAttribute", "card": 86},
+        "for fagen_a_forward, which is built for sm_80, on a card that is sm_86: build the spec for that target",
+    ),
     "device": ({"FAIL": "cuDeviceGet"}, "(invalid argument), looking for device 1"),
     "context": ({"FAIL": "cuDevicePrimaryCtxRetain"}, "(invalid argument), opening device 1"),
 }

@@ -172,8 +172,13 @@ inline void* loaded_kernel(const Image& image, const char* name, uint32_t shared
   void* made = nullptr;
   require(cuda().library_get_kernel(&made, library, name), std::string("looking for the kernel ") + name);
   if (shared_bytes != 0) {
+    std::string doing = "setting aside " + std::to_string(shared_bytes) + " bytes of shared memory for " + name;
+    if (device.capability() != image.number) {  // a newer card may have less of it
+      doing += ", which is built for " + target_of(image) + ", on a card that is sm_" +
+               std::to_string(device.capability()) + ": build the spec for that target";
+    }
     require(cuda().kernel_set_attribute(kMaxDynamicSharedBytes, static_cast<int>(shared_bytes), made, device.number()),
-            "setting aside " + std::to_string(shared_bytes) + " bytes of shared memory for " + name);
+            doing);
   }
   return kernel = made;
 }
