@@ -106,7 +106,8 @@ def test_orders_of_a_case() -> None:
 
 
 def test_a_card_counts_no_lines_and_a_full_check_there_says_so() -> None:
-    assert Machine("cuda:0", "A100 (sm_80)").unrun("a") == (0, (), "lines not counted: that takes a check in the emulator")
+    note = "lines not counted: that takes a check in the emulator"
+    assert Machine("cuda:0", "A100 (sm_80)").unrun("a") == (0, (), note)
     assert Machine().unrun("a") == (0, (), "")  # the build counts those
 
 
