@@ -53,6 +53,32 @@ def test_lines_of_kernels_that_were_not_launched_count_as_well(emulator: Emulato
     assert {*marked("branches"), *marked("inlined")} <= set(emulator.lines("lines"))
 
 
+BRANCH_ALONE = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry f(.param .u32 n) {
+  .reg .pred %p<2>;
+  .reg .b32 %r<2>;
+  .loc 1 5 0
+  ld.param.u32 %r1, [n];
+  setp.eq.u32 %p1, %r1, 0;
+  .loc 1 6 0
+  @%p1 bra $L_end;
+  .loc 1 7 0
+  bar.sync 0;
+$L_end:
+  ret;
+}
+.file 1 "branch.cu"
+"""
+
+
+def test_a_line_that_is_but_a_branch_is_not_counted(emulator: Emulator) -> None:
+    (emulator.folder / "ptx" / "branch.ptx").write_text(BRANCH_ALONE)
+    assert emulator.lines("branch") == {5: 0, 7: 0}
+
+
 def test_what_follows_a_branch_and_what_has_a_predicate_is_counted_apart() -> None:
     text = ptx_of("lines").read_text().splitlines()
 
