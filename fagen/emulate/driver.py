@@ -83,8 +83,8 @@ class Emulator:
         """How often each line of a unit's source ran: as often as that of its instructions which ran most.
 
         A line has the instructions that the PTX says are of it, and those that were inlined by a call in it. Where a
-        PTX leaves open which of several calls that was, they count for lines that have no others. Branches do not count:
-        a compiler leads ways around them that come to the same.
+        PTX leaves open which of several calls that was, they count for lines that have no others. Branches count for
+        none: a compiler leads ways around them that come to the same.
         """
         found: dict[int, int] = {}
         perhaps: dict[int, int] = {}
