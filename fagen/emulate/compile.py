@@ -9,13 +9,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from .faults import EmulationError
-from .ptx.model import Module, Place
+from .places import Places, Said
+from .ptx.model import Module
 from .ptx.parse import parse
 from .ptx.tokens import PtxError
 from .translate.program import Translation, translate
@@ -47,18 +48,17 @@ class Entry:
     param_bytes: int
     static_shared: int
     max_threads: int
-    blocks: tuple[int, ...]
+    blocks: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A program in memory: ``handle`` is its `Program*`; ``instructions`` are (text, PTX line, "file:line", where that
-    may have been inlined, likewise)."""
+    """A program in memory: ``handle`` is its `Program*`."""
 
     handle: int
     target: int
     entries: dict[str, Entry]
-    instructions: tuple[tuple[str, int, str, tuple[str, ...]], ...]
+    instructions: tuple[Said, ...]
     library: ctypes.CDLL
 
 
@@ -118,12 +118,12 @@ def _load(ptx: str) -> Loaded:
         path = _compiled("program", [source], [source, *headers], _PROGRAM_FLAGS)
     library = ctypes.CDLL(str(path))
     library.fagen_program.restype = ctypes.c_void_p
-    instructions = []
-    for name in names:
-        lines = module.functions[name].lines
-        for i in translation.of(name):
-            place = _source(module, i.place.file, i.place.source_line)
-            instructions.append((i.text, i.place.line, place, _outermost(module, i.place, lines)))
+    places = Places(module)
+    instructions = [
+        places.said(each.text, each.place, module.functions[name].lines)
+        for name in names
+        for each in translation.of(name)
+    ]
     entries = {
         name: Entry(
             name,
@@ -139,30 +139,6 @@ def _load(ptx: str) -> Loaded:
         for index, (name, kernel) in enumerate(translation.kernels.items())
     }
     return Loaded(library.fagen_program(), translation.target, entries, tuple(instructions), library)
-
-
-def _source(module: Module, file: int | None, line: int) -> str:
-    return f"{module.files[file]}:{line}" if file in module.files and line else ""
-
-
-def _outermost(module: Module, place: Place, lines: Collection[tuple[int, int]]) -> tuple[str, ...]:
-    """Where the code at a place was inlined at last, in a kernel with these ``lines`` of its own. A PTX names each step
-    of the way once only, so that there may be several."""
-    todo = {(place.file or 0, place.source_line, place.column)}
-    seen, found = set(todo), set()
-    while todo:
-        here = todo.pop()
-        outer = module.inlined.get(here, set())
-        if not outer and len(seen) > 1:
-            found.add(here[:2])
-        todo |= outer - seen
-        seen |= outer
-
-    def within(file: int, line: int) -> bool:
-        own = [each for other, each in lines if other == file]
-        return bool(own) and min(own) <= line <= max(own)
-
-    return tuple(_source(module, *each) for each in sorted([each for each in found if within(*each)] or found))
 
 
 def _compiled(kind: str, sources: Sequence[Path], inputs: Sequence[Path], flags: Sequence[str]) -> Path:

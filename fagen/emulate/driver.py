@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,7 @@ class _Request(ctypes.Structure):
 
 
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(_Request), ctypes.c_void_p, ctypes.c_int64)
+_BRANCH = re.compile(r"(@\S+\s+)?bra\b")
 _PREFIX = "fagen: emulated launch: "  # of the error that the host code makes of a fault
 
 
@@ -78,14 +80,25 @@ class Emulator:
         self.completions, self.seed = completions, seed
 
     def lines(self, unit: str) -> dict[int, int]:
-        """How often each line of a unit's source ran that has instructions in the kernels that were launched."""
+        """How often each line of a unit's source ran: as often as that of its instructions which ran most.
+
+        A line has the instructions that the PTX says are of it, and those that were inlined by a call in it. Where a
+        PTX leaves open which of several calls that was, they count for lines that have no others. Branches count for
+        none: a compiler leads ways around them that come to the same.
+        """
         found: dict[int, int] = {}
+        perhaps: dict[int, int] = {}
         executed = self.executed.get(unit, {})
-        for _, line, source, *_ in self._program(unit).instructions:
-            file, _, number = source.rpartition(":")
-            if line in executed and file == f"{unit}.cu":
-                found[int(number)] = max(found.get(int(number), 0), executed[line])
-        return found
+        for said in self._program(unit).instructions:
+            if _BRANCH.match(said.text):
+                continue
+            count = executed.get(said.line, 0)
+            for lines, counts in ((said.lines, found), (said.perhaps, perhaps)):
+                for place in lines:
+                    file, _, number = place.rpartition(":")
+                    if file.rpartition("/")[2] == f"{unit}.cu":
+                        counts[int(number)] = max(counts.get(int(number), 0), count)
+        return {**perhaps, **found}
 
     def _answer(self, request: Any, message: int, room: int) -> int:
         """A launch, as the host code asks for it; no exception may pass through that."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .places import Said
+
 
 class EmulationError(RuntimeError):
     """A launch that cannot be run as asked: bad arguments, or PTX that the emulator does not know."""
@@ -27,6 +29,7 @@ KINDS = (
     "program",
     "endless",
 )
+_NOTHING = Said("", 0, "", (), (), ())
 _SPACES = ("generic", "global", "shared", "local", "param", "const")
 
 
@@ -78,17 +81,15 @@ class Fault(Exception):
         super().__init__("\n".join(lines))
 
 
-def fault_from(
-    report: Mapping[str, Any], instructions: Sequence[tuple[str, int, str, tuple[str, ...]]], kernel: str
-) -> Fault:
-    """The Fault that the machine's ``report`` tells; ``instructions`` are (text, PTX line, source, where inlined)."""
+def fault_from(report: Mapping[str, Any], instructions: Sequence[Said], kernel: str) -> Fault:
+    """The Fault that the machine's ``report`` tells, which names ``instructions`` by their indices."""
 
     def at(where: Mapping[str, Any] | None) -> At | None:
         if where is None:
             return None
         index = where["instruction"]
-        text, line, source, inlined = instructions[index] if 0 <= index < len(instructions) else ("", 0, "", ())
-        return At(text, line, source, inlined, tuple(where["block"]), tuple(where["thread"]))
+        said = instructions[index] if 0 <= index < len(instructions) else _NOTHING
+        return At(said.text, said.line, said.source, said.inlined, tuple(where["block"]), tuple(where["thread"]))
 
     return Fault(
         KINDS[report["kind"]],

@@ -48,7 +48,8 @@ def readonly(tensor: Tensor) -> ReadOnly:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a launch did: ``executed`` tells for each PTX line of the kernel how often a thread came to it."""
+    """What a launch did: ``executed`` tells for each PTX line of the kernel how often a thread carried it out. A branch
+    is carried out whether it is taken or not, other instructions only where their predicate holds."""
 
     barriers: int
     collectives: int
@@ -170,7 +171,7 @@ def run(
     buffers = (_Buffer * max(len(joined), 1))(
         *(_Buffer(r.address, r.bytes, r.writable, r.name.encode()) for r in joined)
     )
-    visits = (ctypes.c_uint64 * (len(entry.blocks) + 1))()
+    visits = (ctypes.c_uint64 * (max((counter for _, counter in entry.blocks), default=0) + 1))()
     arguments = _Launch(
         program.handle,
         entry.index,
@@ -200,18 +201,17 @@ def run(
 
 
 def _executed(program: Loaded, entry: Entry, visits: Sequence[int]) -> dict[int, int]:
-    last = entry.blocks[-1] if entry.blocks else 0
-    ends = [*entry.blocks[1:], _end(program, entry, last)]
+    ends = [first for first, _ in entry.blocks[1:]] + [_end(program, entry)]
     found: dict[int, int] = {}
-    for count, first, end in zip(visits, entry.blocks, ends, strict=False):
+    for (first, counter), end in zip(entry.blocks, ends, strict=True):
         for index in range(first, end):
-            line = program.instructions[index][1]
-            found[line] = max(found.get(line, 0), count)
+            line = program.instructions[index].line
+            found[line] = max(found.get(line, 0), visits[counter])
     return found
 
 
-def _end(program: Loaded, entry: Entry, last: int) -> int:
-    after = [other.blocks[0] for other in program.entries.values() if other.blocks and other.blocks[0] > last]
+def _end(program: Loaded, entry: Entry) -> int:
+    after = [other.blocks[0][0] for other in program.entries.values() if other.index > entry.index]
     return min(after, default=len(program.instructions))
 
 

@@ -51,12 +51,18 @@ def said(place: Path, *, torch: bool = True, card: int = 80, drivers: str = ".",
 
 def test_a_kernel_is_loaded_once_and_launched_on_torchs_stream(place: Path) -> None:
     launch = "block 64 1 1, shared 50000, stream 0x57, attributes 0, extra (nil), params 7 8"
+    # What a capture forbids is done beside it; launches are not, or the graph would lack them.
+    beside, captured = "capture mode 2 after 0", "capture mode 0 after 2"
     assert said(place) == [
+        beside,
         "retain context of 41",
+        captured,
         "push",
+        beside,
         "load the fatbin",
         "kernel fagen_a_forward of 0x11b",
         "attribute 8 = 50000 on 41",
+        captured,
         "stream of 1",
         f"launch 0x3e: grid 12 1 1, {launch}",
         "pop",
@@ -65,11 +71,34 @@ def test_a_kernel_is_loaded_once_and_launched_on_torchs_stream(place: Path) -> N
         f"launch 0x3e: grid 12 1 1, {launch}",
         "pop",
         "push",
+        beside,
         "kernel fagen_a_tile_counts of 0x11b",
+        captured,
         "stream of 1",
         f"launch 0x3e: grid 12 1 1, {launch.replace('64', '128').replace('50000', '0')}",
         "pop",
+        beside,
+        "retain context of 40",
+        captured,
+        "push",
+        beside,
+        "kernel fagen_a_forward of 0x11b",
+        "attribute 8 = 50000 on 40",
+        captured,
+        "stream of 0",
+        f"launch 0x3e: grid 12 1 1, {launch}",
+        "pop",
     ]
+
+
+def test_blocks_lie_along_the_one_axis_that_has_room_for_them(place: Path) -> None:
+    """Two tiles of 128 queries in each of five heads; the other axes end at 65,535."""
+    for batch in (7_000, 214_748_364):
+        assert f"grid {batch * 10} 1 1, " in said(place, BATCH=str(batch))[-2]
+    for batch in (214_748_365, 2**62 // 10, 2**63 // 10):
+        assert said(place, BATCH=str(batch))[-1] == (
+            "a: batch, heads and query length make more than 2^31 - 1 tiles of 128 queries"
+        )
 
 
 FAULTS = {
@@ -89,7 +118,12 @@ FAULTS = {
     "load": ({"FAIL": "cuLibraryLoadData"}, "(invalid argument), loading the machine code of a_forward"),
     "kernel": ({"FAIL": "cuLibraryGetKernel"}, "(invalid argument), looking for the kernel fagen_a_forward"),
     "memory": ({"FAIL": "cuKernelSetAttribute"}, "setting aside 50000 bytes of shared memory for fagen_a_forward"),
+    "less memory": (
+        {"FAIL": "cuKernelSetAttribute", "card": 86},
+        "for fagen_a_forward, which is built for sm_80, on a card that is sm_86: build the spec for that target",
+    ),
     "device": ({"FAIL": "cuDeviceGet"}, "(invalid argument), looking for device 1"),
+    "context": ({"FAIL": "cuDevicePrimaryCtxRetain"}, "(invalid argument), opening device 1"),
 }
 
 
@@ -102,6 +136,8 @@ def test_errors_say_what_was_being_done(case: str, place: Path) -> None:
     lines = said(place, **how)  # type: ignore[arg-type]
     assert lines[-1].startswith("fagen: ") and words in lines[-1]
     assert lines.count("push") == lines.count("pop")
+    modes = [line for line in lines if line.startswith("capture mode")]
+    assert not modes or modes[-1] == "capture mode 0 after 2"
 
 
 def test_a_newer_card_will_do(place: Path) -> None:

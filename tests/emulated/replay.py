@@ -19,13 +19,13 @@ from fagen import emulate
 
 from .fixtures.form import BYTES, LANES, Form, kernel_name, made_bytes, pack, packed, unpack
 
-RECORDED = Path(__file__).parent / "fixtures" / "recorded.json"
+RECORDED = Path(__file__).parent / "fixtures" / "recorded"
 
 
 @cache
-def recorded() -> dict[str, Any]:
-    """What record.py wrote."""
-    return json.loads(RECORDED.read_text())
+def recorded(family: str) -> dict[str, Any]:
+    """What record.py wrote of one family."""
+    return json.loads((RECORDED / f"{family}.json").read_text())
 
 
 def values_of(kind: str, text: str) -> tuple[int, ...]:

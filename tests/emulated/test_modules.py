@@ -20,7 +20,7 @@ from fagen.build import build
 from fagen.build.check import check_folder
 from fagen.emulate import Fault, driver
 from fagen.errors import ToolchainError
-from fagen.runtime.check.report import FAILED, PASSED, explain
+from fagen.runtime.check.report import FAILED, PARTIAL, PASSED, explain
 from fagen.toolchain import find_nvcc
 
 ROOT = Path(__file__).parents[2]
@@ -194,7 +194,7 @@ def test_a_check_in_the_emulator(folder: Path) -> None:
     assert report.summary().endswith("in the emulator, not yet on a card")
 
 
-def test_lines_that_no_case_ran_are_told(folder: Path, emu: ModuleType) -> None:
+def test_lines_run_as_their_inputs_have_it(folder: Path, emu: ModuleType) -> None:
     with driver.use(emu) as emulator:
         emu.causal_d64(*tensors(5, 5, 1))
         few = emulator.lines("causal_d64_forward")
@@ -203,6 +203,34 @@ def test_lines_that_no_case_ran_are_told(folder: Path, emu: ModuleType) -> None:
     text = (folder / "sources" / "causal_d64_forward.cu").read_text().splitlines()
     assert few.keys() == more.keys() and max(few) <= len(text)
     assert 0 < sum(count > 0 for count in few.values()) < sum(count > 0 for count in more.values())
+
+
+def test_a_full_check_in_the_emulator_runs_every_line(folder: Path) -> None:
+    [entry] = check_folder(folder, names=["causal_d64"], level="full", seed=1, on="emulator").variants
+    assert entry.verdict == PASSED, "\n".join(explain(entry))
+    text = (folder / "sources" / "causal_d64_forward.cu").read_text()
+    assert 100 < entry.lines < text.count("\n") and not entry.unrun
+
+
+def test_a_line_that_no_case_runs_is_named_and_makes_the_verdict_partial(folder: Path, tmp_path: Path) -> None:
+    with_more = tmp_path / "more"
+    shutil.copytree(folder, with_more)
+    source = with_more / "sources" / "causal_d64_forward.cu"
+    text = source.read_text()
+    before = "  const Block block = block_of(p, blockIdx.x);\n"
+    more = "  if (p.shape.kv_len > 1000000)\n    p.lse[0] = static_cast<float>(clock());\n"
+    assert text.count(before) == 2
+    source.write_text(text.replace(before, before + more, 1))
+    ptx = with_more / "ptx" / "causal_d64_forward.ptx"
+    # As docs/emulator.md has it.
+    command = [str(find_nvcc().path), "-ptx", "-lineinfo", "-std=c++17", "-arch=compute_80", "-Iinclude", source.name]
+    subprocess.run([*command, "-o", str(ptx)], cwd=source.parent, check=True)
+    report = check_folder(with_more, names=["causal_d64"], level="full", seed=1, on="emulator")
+    (line,) = report.variants[0].unrun
+    assert (line.file, line.text) == (source.name, "p.lse[0] = static_cast<float>(clock());")
+    assert source.read_text().splitlines()[line.line - 1].strip() == line.text
+    assert report.verdict == report.variants[0].verdict == PARTIAL
+    assert f"  no case runs {line}" in explain(report.variants[0])
 
 
 def test_a_modules_own_command_checks_it(folder: Path) -> None:

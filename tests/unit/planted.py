@@ -48,6 +48,7 @@ FAULTS = {
     "half-overflow": "scores before scaling are float16",
     "wide-nan": "a NaN in one key reaches every row",
     "lost-nan": "a NaN in V is taken for 0",
+    "inf-is-nan": "an infinity in V is taken for NaN",
     "shrunk-values": "values are divided for the sake of large ones, which leaves nothing of the smallest",
     "strides": "k is read as if it were contiguous",
     "spill": "one element too many is written",
@@ -138,6 +139,8 @@ class Planted:
             values = (args.v[:, part] * shrink).to(wide)
             if self.has("lost-nan"):
                 values = values.nan_to_num(0.0)
+            if self.has("inf-is-nan"):
+                values = values.masked_fill(values.isinf(), math.nan)
             o = o + (p @ values if self.has("wide-nan") else weighted(p, values, allowed[..., part]))
             if self.has("bf16-accumulation"):
                 o = o.bfloat16().to(wide)

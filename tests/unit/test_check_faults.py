@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from planted import FAULTS, Planted, variant
 
 from fagen.runtime.check.cases import Tiling, cases
@@ -31,6 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "distance": {"score": "s + rel[h, q - kv + kv_len]", "params": (REL,), "layout": "bhsd"},
     "dense": {"score": "s + table[b, h, i, j]", "params": (TABLE,), "align": "top_left"},
+    "capped": {"score": "softcap(20)"},  # in float16, the weights of the lowest scores are held as 0
 }
 
 # The variants besides "causal" that a fault needs to be one.
@@ -85,3 +87,18 @@ def test_a_dropped_or_bent_softcap_of_50_is_found(text):
         kernel = Planted(variant(score="softcap(50)", dtype=dtype))
         kernel.scores = Planted(variant(score=text, dtype=dtype)).scores  # type: ignore[method-assign]
         assert failed_case(kernel)
+
+
+def test_where_an_infinite_value_weighs_next_to_nothing_nan_is_as_good_and_nowhere_else():
+    class Careless(Planted):
+        def forward(self, *args: Any) -> Any:
+            o, lse = super().forward(*args)
+            return o.masked_fill(o.isinf() & self.most, torch.nan), lse
+
+    kernel = Careless(variant(dtype="f16", backward=False, score="softcap(20)"))
+    kernel.most = torch.tensor(False)
+    right = run(kernel, TILING, seed=0, case="inf-row")
+    assert right.verdict == PASSED, right.failures
+    kernel.most = torch.tensor(True)
+    (wrong,) = run(kernel, TILING, seed=0, case="inf-row").failures
+    assert (wrong.output, wrong.measure) == ("o", "nan")

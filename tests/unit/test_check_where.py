@@ -105,6 +105,12 @@ def test_orders_of_a_case() -> None:
     assert list(Machine().orders(Case("ring", 1, 1), 5)) == [""]
 
 
+def test_a_card_counts_no_lines_and_a_full_check_there_says_so() -> None:
+    note = "lines not counted: that takes a check in the emulator"
+    assert Machine("cuda:0", "A100 (sm_80)").unrun("a") == (0, (), note)
+    assert Machine().unrun("a") == (0, (), "")  # the build counts those
+
+
 def test_cases_for_slow_kernels_and_for_rings() -> None:
     plan = {"forward": {"tile_q": 64, "tile_kv": 32, "stages": 3}, "backward": None}
     slow, fast = (cases(Tiling.of(plan, slow=slow)) for slow in (True, False))

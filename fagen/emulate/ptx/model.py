@@ -71,12 +71,13 @@ Operand = Register | Immediate | Symbol | Address | Vector | Sink | Negated | Pa
 @dataclass(frozen=True)
 class Place:
     """Where an instruction is from: line of the PTX; file (an index of ``Module.files``), line and column of its
-    source."""
+    source; of inlined code the same three of the call, ``caller``."""
 
     line: int
     file: int | None = None
     source_line: int = 0
     column: int = 0
+    caller: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -60,10 +60,11 @@ class _Parser(Reader):
         super().__init__(text)
         self._module = Module()
         self._loc: tuple[int | None, int, int] = (None, 0, 0)
+        self._caller: tuple[int, int, int] | None = None
         self._lines: set[tuple[int, int]] = set()
 
     def _place(self, token: Token) -> Place:
-        return Place(token.line, *self._loc)
+        return Place(token.line, *self._loc, self._caller)
 
     # ---- module
 
@@ -296,19 +297,17 @@ class _Parser(Reader):
 
     def _location(self) -> None:
         here = self._integer(), self._integer(), self._integer()
-        self._loc = here
-        inlined = False
+        self._loc, self._caller = here, None
         while self._take(","):
             word = self._word()  # function_name label+offset, or inlined_at file line column
             if word == "inlined_at":
-                outer = self._integer(), self._integer(), self._integer()
-                self._module.inlined.setdefault(here, set()).add(outer)
-                inlined = True
+                self._caller = self._integer(), self._integer(), self._integer()
+                self._module.inlined.setdefault(here, set()).add(self._caller)
             else:
                 self._word()
                 if self._take("+"):
                     self._integer()
-        if not inlined:
+        if self._caller is None:
             self._lines.add(here[:2])
 
     def _instruction(self) -> Instruction | Call:

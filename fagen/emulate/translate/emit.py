@@ -28,6 +28,8 @@ from .special import SPECIAL
 UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "u128"}
 
 
+_BRANCHES = ("bra", "brx", "exit", "ret")  # a condition decides where these lead, not whether they run
+
 Translate = Callable[["Emitter", Instruction], None]
 TABLE: dict[str, Translate] = {}
 # Opcodes whose lanes meet, so that a thread pauses there; a function tells for those that may.
@@ -72,7 +74,9 @@ class Emitter:
         self._resumes = 0
         self._temporaries = 0
         self.functions: set[str] = set()  # of the machine, that collectives run
-        self.blocks: list[int] = []  # index of the first instruction of each counted block
+        # Runs of instructions that are carried out equally often: the first one's index, and which counter counts them.
+        self.blocks: list[tuple[int, int]] = []
+        self.counters = 0
         self._labels = {each.name: n for n, each in enumerate(kernel.statements) if isinstance(each, Label)}
         self._kept = kept(
             kernel.statements,
@@ -129,8 +133,16 @@ class Emitter:
             else:
                 negation = "!" if instruction.guard_negated else ""
                 self.line(f"if ({negation}{self.register(instruction.guard)}) {{")
-                translate(self, instruction)
-                self.line("}")
+                if instruction.opcode in _BRANCHES:
+                    translate(self, instruction)
+                    self.line("}")
+                    self._block()
+                else:
+                    counter = self.blocks[-1][1]
+                    self._block(self.index())
+                    translate(self, instruction)
+                    self.line("}")
+                    self.blocks.append((self.index() + 1, counter))
         except Unplaced as error:
             raise refused(instruction, str(error)) from None
         except PtxError:
@@ -138,10 +150,11 @@ class Emitter:
         except (LookupError, ValueError) as error:  # operands or modifiers that the ISA does not have here
             raise refused(instruction, "this form is not built") from error
 
-    def _block(self) -> None:
-        """Counts how often control comes here."""
-        self._lines.append(f"++t.visits[{len(self.blocks)}];")
-        self.blocks.append(self._first + len(self.instructions))
+    def _block(self, first: int | None = None) -> None:
+        """Counts how often control comes here, where the instruction of that index begins; None is the next."""
+        self._lines.append(f"++t.visits[{self.counters}];")
+        self.blocks.append((self._first + len(self.instructions) if first is None else first, self.counters))
+        self.counters += 1
 
     # ---- what tables use
 

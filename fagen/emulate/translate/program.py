@@ -19,20 +19,20 @@ _STORED = ("global", "const")  # the spaces of variables that a program has stor
 @dataclass(frozen=True)
 class Translation:
     """``text`` is the C++; ``instructions`` those its indices mean, kernel after kernel. By kernel: what it was
-    flattened to, the most threads a block of it may have (0: not said), and the first instruction of each counted
-    block."""
+    flattened to, the most threads a block of it may have (0: not said), and its runs of instructions that
+    are counted together: the first one of each, and its counter."""
 
     text: str
     target: int
     instructions: tuple[Instruction, ...]
     kernels: dict[str, Kernel]
     max_threads: dict[str, int]
-    blocks: dict[str, tuple[int, ...]]
+    blocks: dict[str, tuple[tuple[int, int], ...]]
 
     def of(self, kernel: str) -> tuple[Instruction, ...]:
         """The instructions of one kernel."""
-        first = self.blocks[kernel][0]
-        after = [others[0] for others in self.blocks.values() if others[0] > first]
+        first = self.blocks[kernel][0][0]
+        after = [others[0][0] for others in self.blocks.values() if others[0][0] > first]
         return self.instructions[first : min(after, default=len(self.instructions))]
 
 
@@ -43,7 +43,7 @@ def translate(module: Module, entries: tuple[str, ...]) -> Translation:
     rows: list[str] = []
     kernels: dict[str, Kernel] = {}
     max_threads: dict[str, int] = {}
-    blocks: dict[str, tuple[int, ...]] = {}
+    blocks: dict[str, tuple[tuple[int, int], ...]] = {}
     functions: set[str] = set()
     narrowest = {"shared": 4, "global": 4}
     for number, name in enumerate(entries):
@@ -63,7 +63,7 @@ def translate(module: Module, entries: tuple[str, ...]) -> Translation:
         rows.append(
             f'  {{"{name}", step{number}, sizeof(Registers{number}), {kernel.local_bytes}, {kernel.param_bytes}, '
             f"{kernel.shared_bytes}, {threads}, {len(kernel.param_offsets)}, offsets{number}, sizes{number}, "
-            f"{len(emitter.blocks)}}},"
+            f"{emitter.counters}}},"
         )
     files = {number: index for index, number in enumerate(module.files)}
     said = [

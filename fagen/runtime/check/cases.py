@@ -31,7 +31,8 @@ LARGE = 2.0**20
 #   unseen   NaN in every row of K and V that no query may see: nothing may change
 #   nan-key, inf-key, ...   in two neighbouring rows of that tensor ("upstream" is the gradient of o), in the first
 #            column and, of one with NaN, the last: it must reach exactly what sees the rows
-#   inf-row  in one key and its value: where the score is -inf, a weight of 0 times Inf is NaN
+#   inf-row  in one key and its value: where the score is -inf, a weight of 0 times Inf is NaN; a score that is capped
+#            gives Inf where kernels can hold its weight (see compare.py)
 POISONS = (
     "unseen",
     *(f"{what}-{tensor}" for tensor in ("key", "value", "query", "upstream") for what in ("nan", "inf")),

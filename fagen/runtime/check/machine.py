@@ -67,14 +67,14 @@ class Machine:
         found = None if self.emulator is None else self.emulator.fault
         return "" if found is None else str(found)
 
-    def unrun(self, variant: str) -> tuple[int, tuple[Unrun, ...]]:
-        """How many lines of a variant's rendered kernel can run, and which of them never did, if that is known."""
+    def unrun(self, variant: str) -> tuple[int, tuple[Unrun, ...], str]:
+        """How many lines of a variant's rendered kernel can run, which of them never did, and why that is not known,
+        if it is not. Those of kernels for the CPU are counted elsewhere, by the build."""
         if self.emulator is None:
-            return 0, ()
+            return 0, (), "" if self.device == "cpu" else "lines not counted: that takes a check in the emulator"
         unit = f"{variant}_forward"
         counts = self.emulator.lines(unit)
         file = f"{unit}.cu"
         text = (self.emulator.folder / "sources" / file).read_text(encoding="utf-8").splitlines()
-        return len(counts), tuple(
-            Unrun(file, line, text[line - 1].strip()) for line in sorted(counts) if counts[line] == 0
-        )
+        unrun = tuple(Unrun(file, line, text[line - 1].strip()) for line in sorted(counts) if counts[line] == 0)
+        return len(counts), unrun, ""

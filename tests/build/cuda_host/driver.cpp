@@ -50,6 +50,14 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
   *context = reinterpret_cast<void*>(0xc0);
   return answer("cuDevicePrimaryCtxRetain");
 }
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  static int current = 0;
+  std::printf("capture mode %d after %d\n", *mode, current);
+  const int before = current;
+  current = *mode;
+  *mode = before;
+  return answer("cuThreadExchangeStreamCaptureMode");
+}
 int cuCtxPushCurrent_v2(void*) { return std::puts("push"), 0; }
 int cuCtxPopCurrent_v2(void**) { return std::puts("pop"), 0; }
 #ifndef OLD

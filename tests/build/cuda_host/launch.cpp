@@ -1,4 +1,5 @@
-// Launches twice on device 1 as a module's host code does, and once another kernel; prints what is thrown.
+// Launches twice on device 1 as a module's host code does, once another kernel, and once on device 0. With BATCH, makes
+// the launch of a call of so many batches of 5 heads instead. Prints what is thrown.
 #include <fagen/host/cuda.h>
 
 #include <cstdio>
@@ -25,6 +26,9 @@ using SetAttribute = CUresult (*)(CUfunction_attribute, int, CUkernel, CUdevice)
 static_assert(std::is_same_v<decltype(&cuKernelSetAttribute), SetAttribute>);
 using LaunchEx = CUresult (*)(const CUlaunchConfig*, CUfunction, void**, void**);
 static_assert(std::is_same_v<decltype(&cuLaunchKernelEx), LaunchEx>);
+static_assert(CU_STREAM_CAPTURE_MODE_RELAXED == fagen::host::kCaptureRelaxed);
+static_assert(std::is_same_v<decltype(&cuThreadExchangeStreamCaptureMode), CUresult (*)(CUstreamCaptureMode*)>);
+static_assert(sizeof(CUstreamCaptureMode) == sizeof(int));
 static_assert(std::is_same_v<decltype(&cuDevicePrimaryCtxRetain), CUresult (*)(CUcontext*, CUdevice)>);
 #define NAME_OF(name) #name
 #define TEXT_OF(name) NAME_OF(name)
@@ -45,7 +49,17 @@ int main(int argc, char** argv) {
   const Launch forward{"a_forward", image.kernel, {12, 1, 1}, {64, 1, 1}, 50000, 2, 0, params, sizes, nullptr};
   const Launch counts{"a_forward", image.counts, {12, 1, 1}, {128, 1, 1}, 0, 2, 0, params, sizes, nullptr};
   try {
+    if (const char* batch = std::getenv("BATCH")) {
+      VariantRow variant{};
+      variant.name = "a";
+      variant.forward_image = &image;
+      const Call call{cuda_driver(), variant, {cuda_driver().device_type, 1}};
+      const fagen::Shape shape{std::atoll(batch), 5, 5, 129, 1};
+      launch(call, image.kernel, image.threads, image.shared_bytes, shape, params, sizes, 2, Buffers());
+      return 0;
+    }
     for (const Launch* request : {&forward, &forward, &counts}) cuda_driver().launch(image, *request, 1);
+    cuda_driver().launch(image, forward, 0);
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());
   }

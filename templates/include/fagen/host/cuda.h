@@ -19,6 +19,7 @@ struct CudaLaunchConfig {
 };
 constexpr int kMaxDynamicSharedBytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kComputeMajor = 75, kComputeMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+constexpr int kCaptureRelaxed = 2;                     // CU_STREAM_CAPTURE_MODE_RELAXED
 
 struct CudaFunctions {
   int (*init)(unsigned);
@@ -28,6 +29,7 @@ struct CudaFunctions {
   int (*primary_context_retain)(void** context, int device);
   int (*context_push)(void* context);
   int (*context_pop)(void** context);
+  int (*exchange_capture_mode)(int* mode);
   int (*library_load)(void** library, const void* code, void*, void*, unsigned, void*, void*, unsigned);
   int (*library_get_kernel)(void** kernel, void* library, const char* name);
   int (*kernel_set_attribute)(int attribute, int value, void* kernel, int device);
@@ -59,6 +61,7 @@ inline const CudaFunctions& cuda() {
     fill(f.primary_context_retain, "cuDevicePrimaryCtxRetain");
     fill(f.context_push, "cuCtxPushCurrent_v2");
     fill(f.context_pop, "cuCtxPopCurrent_v2");
+    fill(f.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
     fill(f.library_load, "cuLibraryLoadData");
     fill(f.library_get_kernel, "cuLibraryGetKernel");
     fill(f.kernel_set_attribute, "cuKernelSetAttribute");
@@ -83,6 +86,19 @@ inline const CudaFunctions& cuda() {
 inline void require(int error, const std::string& doing) {
   if (error != 0) cuda_failed(error, doing);
 }
+
+// While this lives, its thread may do what the capture of a CUDA graph forbids: opening a device and loading code, which
+// are no part of the graph. So a kernel's first launch may be one that is captured.
+class BesideCapture {
+ public:
+  BesideCapture() { require(cuda().exchange_capture_mode(&mode_), "making room for code beside a capture"); }
+  ~BesideCapture() { cuda().exchange_capture_mode(&mode_); }
+  BesideCapture(const BesideCapture&) = delete;
+  BesideCapture& operator=(const BesideCapture&) = delete;
+
+ private:
+  int mode_ = kCaptureRelaxed;  // and then that of before
+};
 
 // A device of torch's number, its primary context current for as long as this lives.
 class CudaDevice {
@@ -117,6 +133,7 @@ class CudaDevice {
     Handle made{};
     int major = 0, minor = 0;
     require(cuda().init(0), "initialising the driver");
+    const BesideCapture beside;
     require(cuda().device_get(&made.device, index), "looking for " + which);
     require(cuda().device_get_attribute(&major, kComputeMajor, made.device), "asking " + which + " what it is");
     require(cuda().device_get_attribute(&minor, kComputeMinor, made.device), "asking " + which + " what it is");
@@ -146,6 +163,7 @@ inline void* loaded_kernel(const Image& image, const char* name, uint32_t shared
     throw std::runtime_error(std::string("fagen: ") + image.unit + " is built for " + target_of(image) + ", and " + card +
                              " is sm_" + std::to_string(device.capability()) + ": build the spec for that target");
   }
+  const BesideCapture beside;
   void*& library = libraries[image.fatbin];
   if (library == nullptr) {
     require(cuda().library_load(&library, image.fatbin, nullptr, nullptr, 0, nullptr, nullptr, 0),
@@ -154,8 +172,13 @@ inline void* loaded_kernel(const Image& image, const char* name, uint32_t shared
   void* made = nullptr;
   require(cuda().library_get_kernel(&made, library, name), std::string("looking for the kernel ") + name);
   if (shared_bytes != 0) {
+    std::string doing = "setting aside " + std::to_string(shared_bytes) + " bytes of shared memory for " + name;
+    if (device.capability() != image.number) {  // a newer card may have less of it
+      doing += ", which is built for " + target_of(image) + ", on a card that is sm_" +
+               std::to_string(device.capability()) + ": build the spec for that target";
+    }
     require(cuda().kernel_set_attribute(kMaxDynamicSharedBytes, static_cast<int>(shared_bytes), made, device.number()),
-            "setting aside " + std::to_string(shared_bytes) + " bytes of shared memory for " + name);
+            doing);
   }
   return kernel = made;
 }
