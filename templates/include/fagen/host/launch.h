@@ -91,13 +91,13 @@ inline void run_on_device(const Call& call, ForwardParams& p) {
 }
 
 inline void count_on_device(const Call& call, ForwardParams& p, TileCounts* counts) {
-  constexpr uint32_t kThreads = 128;  // the kernel's own number
   Buffers buffers;
   buffers.add("counts", counts, sizeof(*counts), true);
   add_params(buffers, call.variant, p);
   void* params[] = {&p, &counts};
   const int64_t sizes[] = {sizeof(p), sizeof(counts)};
-  launch(call, call.variant.forward_image->counts, kThreads, 0, p.shape, params, sizes, 2, buffers);
+  const Image& image = *call.variant.forward_image;
+  launch(call, image.counts, image.threads, 0, p.shape, params, sizes, 2, buffers);
 }
 
 }  // namespace
