@@ -4,7 +4,7 @@
     ... --sample 40                     some, chosen by --seed
     ... --only forward:rich --function attend_block
     ... --keys FILE                     those that it names, a key a line
-    ... --results FILE                  writes each outcome there, and does not try again what the file has
+    ... --results FILE                  writes outcomes there; what it has of the same texts is not tried again
 
 Exits with 1 if a mutant survived that equivalent/*.toml do not list, if one is listed there that no longer exists or
 was found, or if the kernels fail the check as they are.
@@ -19,12 +19,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from .listed import Listed, listed
 from .mutate import Mutant
 from .outcomes import KINDS, SAME_CODE, SURVIVED
-from .workers import Trial, Worker, trials
+from .workers import Trial, Worker, copied_headers, trials
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,13 @@ class Program:
     def known(self) -> Listed:
         """The mutants that compute what the kernel does."""
         return listed(Path(__file__).parent / self.name / "equivalent")
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all texts that are mutated or included."""
+        texts = [self.text_of(file) for file in sorted({mutant.file for mutant in self.every})]
+        texts += [header.read_text() for header in sorted(copied_headers().rglob("*.h"))]
+        return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
     def unlisted(self) -> list[Mutant]:
         """Those that must be found."""
@@ -106,7 +114,7 @@ def _trials(
         by_key = {mutant.key: mutant for mutant in chosen}
         for line in results.read_text().splitlines():
             found = json.loads(line)
-            if found["key"] in by_key:
+            if found["of"] == program.digest and found["key"] in by_key:
                 done[found["key"]] = Trial(by_key[found["key"]], found["outcome"], found["seconds"])
     yield from done.values()
     left = [mutant for mutant in chosen if mutant.key not in done]
@@ -114,7 +122,7 @@ def _trials(
         if results is not None:
             with results.open("a") as file:
                 entry = {"key": trial.mutant.key, "outcome": trial.outcome, "seconds": round(trial.seconds, 1)}
-                file.write(json.dumps(entry) + "\n")
+                file.write(json.dumps({"of": program.digest, **entry}) + "\n")
         if verbose:
             print(f"{number}/{len(left)}: {trial.outcome}, {trial.seconds:.1f} s: {trial.mutant.key}", flush=True)
         yield trial

@@ -11,7 +11,7 @@ from .subjects import SUBJECTS
 
 HEADERS = (
     *(f"ptx/{name}.h" for name in ("barrier", "math", "matrix", "memory")),
-    *(f"cuda/{name}.h" for name in ("array", "element", "products", "rows", "softmax", "threads", "tiles")),
+    *(f"cuda/{name}.h" for name in ("threads", "tiles", "rows", "softmax", "element", "products", "array")),
 )
 
 KIND = Kind(
@@ -28,9 +28,10 @@ KIND = Kind(
         (r"\bstage \^ 1", "stage"),
         (r"(?<=[ (,])stage(?=[,)])", "0"),
         (r"\b(load_[kv]\()after\b", r"\1tile"),
+        (r"(?<=\(tile, )0\)", "1)"),
         # Places in shared memory.
         (r" \^ ", " + "),
-        (r" \^ [^,;]+?(?=[,;:)])", ""),
+        (r" \^ (?:[\w:.]+(?:<\w+>)?)?(?:\([^()]*\))?", ""),
         (r"& 7\b", "& 3"),
         (r"\bkQBytes\b", "0"),
         (r"\bkKBytes\b", "(kKBytes - 16)"),
@@ -58,6 +59,9 @@ KIND = Kind(
         (r"\b32\b", "31"),
         # Which head, batch entry and block.
         (r"(?<=, )hk\b", "block.h"),
+        (r"\bhidden\(p\)\.k\b", "hidden(p).v"),
+        (r"\bhidden\(p\)\.v\b", "hidden(p).k"),
+        (r"\bat_key\(own\b", "at_key(block"),
         (r"\bblock\.h\b", "block.b"),
         (r"\bblock\.b\b", "block.h"),
         (r"\bat\.h\b", "at.b"),
@@ -77,7 +81,7 @@ KIND = Kind(
         (r"\((\w+), (\w+)\); }$", r"(\2, \1); }"),
     ),
     # What a constant of the launch says is checked by it.
-    skipped=r"prefetch|^constexpr |^using |^  using |static constexpr int k|static_assert",
+    skipped=r"prefetch|ptx::hide\(|void hide\(|^constexpr |^using |^  using |static constexpr int k|static_assert",
 )
 
 

@@ -67,13 +67,17 @@ class Subject:
 
 
 class Called:
-    """The kernels of an emulated program as a variant's public function, as the check calls it."""
+    """The kernels of an emulated program as a variant's public function, as the check calls it.
+
+    ``tiles`` are, of each count that was asked for, those without and with the mask.
+    """
 
     def __init__(self, subject: Subject, program: Loaded):
         self.variant = subject.variant
         self.plan = subject.plan.forward
         self.program = program
         self.completions, self.seed = "latest", 0
+        self.tiles: list[tuple[int, int]] = []
         self.ops = self
         # What makes a struct of tensors.
         self.packer = Kernel.__new__(Kernel)
@@ -110,6 +114,8 @@ class Called:
         counts = torch.zeros(4, dtype=torch.int64)
         p, _keep = self.packer._params(q, k, k, q, None, None, named, 1)
         self._launch("tile_counts", p, (128, 0), [_memory("counts", counts, True)], named, counts.data_ptr())
+        _, full, partial, _ = counts.tolist()
+        self.tiles.append((full, partial))
         return counts
 
     def _launch(

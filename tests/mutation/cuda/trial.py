@@ -28,7 +28,7 @@ from fagen.emulate import EmulationError, Fault
 from fagen.emulate import compile as programs
 from fagen.runtime.check.call import MemoryFault, forward
 from fagen.runtime.check.cases import Case
-from fagen.runtime.check.machine import SHUFFLED, SHUFFLES
+from fagen.runtime.check.machine import SHUFFLED
 from fagen.runtime.check.visits import visit_fault
 from fagen.toolchain import find_nvcc
 
@@ -157,26 +157,21 @@ def _verdict(subject: Subject, ptx: str) -> tuple[str, list[tuple[int, int]]]:
         if found := _fault(subject, called, case):
             return f"{case.name}: {found}, {completions} {seed}", []
     _tell("all cases", begun)
-    tiles = []
-    for case in subject.cases:
-        inputs, _ = subject.prepared(case)
-        _, full, partial, _ = called.tile_counts(inputs.q, inputs.k, *inputs.params.values()).tolist()
-        tiles.append((full, partial))
-    return SURVIVED, tiles
+    return SURVIVED, called.tiles
 
 
 def _runs(cases: Sequence[Case]) -> Iterator[tuple[Case, str, int]]:
-    """Cases in the orders of the check, the most telling first: a copy that comes early shows other mistakes than one
-    that comes late, and races show in any order."""
+    """Cases and orders, the most telling first. Copies that come early show other mistakes than those that come late;
+    races show in any order."""
     yield cases[0], "latest", 0
-    yield cases[0], "earliest", 0
-    for turn in range(3):
-        for number, case in enumerate(cases[turn == 0 :]):
-            yield case, ("random", "latest", "earliest")[(number + turn) % 3], turn
-    for seed in range(3, SHUFFLES):
-        for case in cases:
-            if case.name in SHUFFLED:
-                yield case, "random", seed
+    yield cases[0], "earliest", 1
+    for number, case in enumerate(cases[1:]):
+        yield case, ("random", "latest", "earliest")[number % 3], 0
+    for case in cases:
+        if case.name in (cases[0].name, *SHUFFLED):
+            yield from (
+                (case, completions, seed) for seed, completions in enumerate(("latest", "earliest", "random"), 2)
+            )
 
 
 def _fault(subject: Subject, called: Called, case: Case) -> str:
