@@ -10,6 +10,7 @@ from ..workers import copied_headers
 from .subjects import SUBJECTS
 
 HEADERS = (
+    "bounds.h",
     *(f"ptx/{name}.h" for name in ("barrier", "math", "matrix", "memory")),
     *(f"cuda/{name}.h" for name in ("threads", "tiles", "rows", "softmax", "element", "products", "array")),
 )

@@ -172,13 +172,13 @@ SUBJECTS: dict[str, Subject] = {
         # Copies that are done at once; no mask; rows of several times 128 bytes, which a thread's copies come back to.
         _subject("sm_75", "plain", 256, "f16", Tiles(q=64, kv=16, stages=1), value_dim=64),
         # Two stages; a window; swizzled rows; what is not finite is kept where it belongs.
-        _subject("sm_80", "window", 64, "bf16", Tiles(q=64, kv=16, stages=2), mask="causal and q - kv < 40"),
+        _subject("sm_80", "window", 64, "f16", Tiles(q=64, kv=16, stages=2), mask="causal and q - kv < 40"),
         # One stage; rows that are padded; two tiles of rows a warp, four of keys; params and a sink.
         _subject(
             "sm_80",
             "rich",
             24,
-            "f16",
+            "bf16",
             Tiles(q=128, kv=32, stages=1),
             value_dim=40,
             layout="bhsd",
