@@ -67,7 +67,8 @@ def place(values: Tensor, where: str) -> Guarded:
     """The same values in memory laid out as ``where`` (one of :data:`PLACES`) says.
 
     "shifted", "padded" and "spaced" leave the beginning alone, the rows, and the first dim's stride, at multiples of 8
-    bytes and no more. "broadcast" has stride 0 along every dim whose values are all equal (so a caller draws them with ``expand``).
+    bytes and no more. "broadcast" has stride 0 along every dim whose values are all equal (so a caller draws them with
+    ``expand``).
     """
     shape, dtype = tuple(values.shape), values.dtype
     if where == "fence" and values.numel():

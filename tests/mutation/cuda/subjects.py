@@ -171,9 +171,22 @@ SUBJECTS: dict[str, Subject] = {
     for subject in (
         # Copies that are done at once; no mask; rows of several times 128 bytes, which a thread's copies come back to.
         _subject("sm_75", "plain", 256, "f16", Tiles(q=64, kv=16, stages=1), value_dim=64),
-        # Two stages; a window; swizzled rows; what is not finite is kept where it belongs.
-        _subject("sm_80", "window", 64, "f16", Tiles(q=64, kv=16, stages=2), mask="causal and q - kv < 40"),
-        # One stage; rows that are padded; two tiles of rows a warp, four of keys; params and a sink.
+        # Two stages; a window, with tiles of which it leaves one pair; swizzled rows; what is not finite is kept where
+        # it belongs.
+        _subject("sm_80", "window", 64, "f16", Tiles(q=64, kv=16, stages=2), mask="causal and q - kv < 36"),
+        # Tiles that are visited in vain; positions from the top left.
+        _subject(
+            "sm_80",
+            "sparse",
+            16,
+            "f16",
+            Tiles(q=64, kv=16, stages=2),
+            align="top_left",
+            mask="keep[b, kv] and kv <= q + 17",
+            params=(Param("keep", "bool", ("B", "n")),),
+        ),
+        # One stage; rows that are padded; two tiles of rows a warp, four of keys; params and a sink; more tiles than a
+        # warp asks its mask of at once, of which the last ones and the first are not alike.
         _subject(
             "sm_80",
             "rich",
@@ -183,7 +196,7 @@ SUBJECTS: dict[str, Subject] = {
             value_dim=40,
             layout="bhsd",
             sink=True,
-            mask="keep[b, kv] and q >= kv - 50",
+            mask="q >= kv - 50 and (kv >= 24 or keep[b, kv])",
             score="s / 2 + slope[h] * (kv - q)",
             params=(Param("slope", "f32", ("H",)), Param("keep", "bool", ("B", "n"))),
         ),
