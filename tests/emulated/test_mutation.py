@@ -16,7 +16,7 @@ from mutation.workers import Worker
 from fagen.errors import ToolchainError
 from fagen.toolchain import find_nvcc
 
-SAMPLE = int(os.environ.get("FAGEN_CUDA_MUTANTS", "8"))
+SAMPLE = int(os.environ.get("FAGEN_CUDA_MUTANTS", "6"))
 SEED = 1
 
 

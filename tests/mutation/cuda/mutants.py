@@ -9,8 +9,9 @@ from ..program import Program
 from ..workers import copied_headers
 from .subjects import SUBJECTS
 
+# Not bounds.h, of which these kernels use little: it is tested by itself, on the host, from the same text
+# (tests/build/test_expr_code.py). Nor cuda/math.h, which only expressions call.
 HEADERS = (
-    "bounds.h",
     *(f"ptx/{name}.h" for name in ("barrier", "math", "matrix", "memory")),
     *(f"cuda/{name}.h" for name in ("threads", "tiles", "rows", "softmax", "element", "products", "array")),
 )
