@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent / "mutation"))
-
-import listed as lists  # noqa: E402  of tests/cpu/mutation
-import run as program  # noqa: E402
-from mutate import mutants  # noqa: E402
-from outcomes import SAME_CODE, SURVIVED, over_all  # noqa: E402
-from workers import INCLUDE, Worker, text_of  # noqa: E402
+from mutation import listed as lists
+from mutation import mutate, program
+from mutation.cpu.mutants import KIND, PROGRAM, text_of
+from mutation.mutate import Mutant
+from mutation.outcomes import SAME_CODE, SURVIVED, over_all
+from mutation.workers import Worker, copied_headers
 
 SAMPLE = int(os.environ.get("FAGEN_MUTANTS", "25"))
 SEED = 2
@@ -31,8 +27,12 @@ def worker() -> Iterator[Worker]:
     torch.set_num_threads(2)
     torch.ones(1 << 20).sum()
     torch.set_num_threads(threads)
-    with Worker() as worker:
+    with PROGRAM.worker() as worker:
         yield worker
+
+
+def mutants(file: str, text: str) -> list[Mutant]:
+    return mutate.mutants(file, text, KIND)
 
 
 def replaced(text: str, pattern: str, after: str) -> str:
@@ -70,10 +70,10 @@ def test_kernels_without_a_mistake_are_not_found(worker):
 
 
 def test_kernels_that_fail_as_they_are_are_no_measure(tmp_path):
-    shutil.copytree(INCLUDE, tmp_path / "include")
+    shutil.copytree(copied_headers(), tmp_path / "include")
     header = tmp_path / "include" / "fagen" / "cpu" / "softmax.h"
     header.write_text(replaced(header.read_text(), r"largest\[r\] = now;", ""))
-    with Worker(tmp_path / "include") as worker:
+    with PROGRAM.worker(tmp_path / "include") as worker:
         assert worker.faults_of_the_unchanged(["plain"]) == ["plain, with no mistake in it: several-tiles"]
 
 
@@ -137,7 +137,7 @@ def test_a_change_of_several_kernels_is_found_if_one_shows_it():
 
 
 def test_what_is_listed_as_equivalent_exists():
-    unknown = lists.listed().matching_nothing(mutant.key for mutant in every)
+    unknown = PROGRAM.known.matching_nothing(mutant.key for mutant in every)
     assert not unknown, f"no such mutants: {unknown}"
 
 
@@ -148,14 +148,13 @@ def test_every_mutant_is_counted_once():
 
 @pytest.mark.nightly
 def test_every_mutant_is_found_or_known_to_be_equivalent():
-    count, wrong = program.judge(every, every, os.cpu_count() or 1)
+    count, wrong = program.judge_all(PROGRAM, os.cpu_count() or 1)
     assert not wrong, f"{count}\n" + "\n".join(wrong)
 
 
-every = program.all_mutants()
+every = PROGRAM.every
 # Of those that must be found: nightly, listed ones are tried as well, each on every subject.
-unlisted = [mutant for mutant in every if lists.listed().reason(mutant.key) is None]
-chosen = program.sample(unlisted, SAMPLE, SEED)
+chosen = program.sample(PROGRAM.unlisted(), SAMPLE, SEED)
 
 
 @pytest.mark.parametrize("mutant", chosen, ids=[f"{m.file}:{m.function}:{n}" for n, m in enumerate(chosen)])

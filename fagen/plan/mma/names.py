@@ -57,9 +57,11 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "block_row": "blocks - 1 - work % blocks" if masked else "work % blocks",
         "order_note": ", the last rows, which mostly see most, first" if masked else "",
         # Sums of bf16's largest numbers overflow float32 where their mean does not: with weights so small that they sum
-        # to 1 at most, none does. What is lost are the last bits of numbers below 2^-110.
+        # to 1 at most, none does. What is lost are the last bits of numbers below 2^-100.
         "shift": (
-            "static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len)))" if variant.dtype == "bf16" else "0.0f"
+            "kSlack + static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len)))"
+            if variant.dtype == "bf16"
+            else "0.0f"
         ),
         "scored": scored,
         "scaled": "score * p.scale" if scored else "score",

@@ -125,6 +125,7 @@ def named(name: str, tiling: Tiling) -> Case:
 def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     """For tiles of ``a`` query rows and ``b`` keys: edges, sizes, values and poisons."""
     many = 12 if tiling.slow else 100  # tiles: sums over them show what is lost in each
+    keys = 33 if tiling.slow else many  # a warp looks at 32 tiles of keys at a time
     yield Case("several-tiles", 2 * a + 3, 3 * b + 5, 2, 2, 1, threads=3, runs=True, lse_gradient=True)
     yield from _edges(a, b)
     if tiling.stages:  # tiles come round to each place twice, and one is left over
@@ -138,7 +139,7 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     yield Case("huge", 5, b + 9, 1, 4, 2, values="huge", where="fence")
     # Two heads in one work item, each of several blocks of rows, the first of which see only small values.
     yield Case("huge-square", max(a // 2 - 1, 3), max(a // 2 - 1, 3), 1, 2, 1, values="huge")
-    yield Case("many-tiles", 2, many * b + 3, values="drift", runs=True, lse_gradient=True)
+    yield Case("many-tiles", 2, keys * b + 3, values="drift", runs=True, lse_gradient=True)
     yield Case("many-rows", many * a + 3, 2, values="drift", lse_gradient=True)
     yield Case("more-queries", b // 2 + a + 3, b // 2 + 1, 2, 6, 2, where="permuted", runs=True)
     yield Case("one-query", 1, 2 * b + 1, 2, 6, 1, where="slice", threads=3)
@@ -149,6 +150,8 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     yield Case("one-pair", 1, 1, 1, 2, 1)
     yield Case("few-gradients", a // 2 + 1, b + 1, 1, 2, 1, few=True)
     yield Case("broadcast", a // 2 + 2, b // 2 + 2, 2, 4, 2, where="broadcast", runs=True)
+    for where in ("shifted", "padded", "spaced"):
+        yield Case(where, 4, b // 2 // 2 * 2 + 2, 2, 2, 1, where=where)
     yield Case("no-keys", 3, 0, 2, 2, 1)
     yield Case("no-queries", 0, 3, 2, 2, 1)
     yield Case("no-batch", 3, 3, 0, 2, 1)

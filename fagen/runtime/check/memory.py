@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PLACES = ("plain", "fence", "offset", "gaps", "permuted", "slice", "broadcast")
+PLACES = ("plain", "fence", "offset", "shifted", "padded", "spaced", "gaps", "permuted", "slice", "broadcast")
 
 _PROT_NONE = 0
+_EIGHT = 8  # bytes: half of what a card copies at a time
 
 
 def junk(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -65,7 +66,9 @@ def _bytes(tensor: Tensor) -> Tensor:
 def place(values: Tensor, where: str) -> Guarded:
     """The same values in memory laid out as ``where`` (one of :data:`PLACES`) says.
 
-    "broadcast" has stride 0 along every dim whose values are all equal (so a caller draws them with ``expand``).
+    "shifted", "padded" and "spaced" leave the beginning alone, the rows, and the first dim's stride, at multiples of 8
+    bytes and no more. "broadcast" has stride 0 along every dim whose values are all equal (so a caller draws them with
+    ``expand``).
     """
     shape, dtype = tuple(values.shape), values.dtype
     if where == "fence" and values.numel():
@@ -74,6 +77,16 @@ def place(values: Tensor, where: str) -> Guarded:
     elif where == "offset":
         base = junk((values.numel() + 6,), dtype)
         view = base[3 : 3 + values.numel()].view(shape)
+    elif where == "shifted":
+        base = junk((values.numel() + _EIGHT // dtype.itemsize,), dtype)
+        view = base[_EIGHT // dtype.itemsize :].view(shape)
+    elif where == "padded" and shape:
+        base = junk((*shape[:-1], shape[-1] + _EIGHT // dtype.itemsize), dtype)
+        view = base[..., : shape[-1]]
+    elif where == "spaced" and shape:
+        inner = values[0].numel() if shape[0] else 0
+        base = junk((shape[0], inner + _EIGHT // dtype.itemsize), dtype)
+        view = base[:, :inner].view(shape)
     elif where == "gaps" and shape:
         base = junk((*shape[:-1], 2 * shape[-1] + 1), dtype)
         view = base[..., 1 : 1 + 2 * shape[-1] : 2]

@@ -1,4 +1,4 @@
-r"""The mutants that compute what the kernel does, as equivalent/*.toml lists them.
+r"""The mutants that compute what the kernel does, as cpu/equivalent/*.toml and cuda/equivalent/*.toml list them.
 
     [[equivalent]]
     reason = "Why they compute the same."
@@ -17,8 +17,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-
-FOLDER = Path(__file__).with_name("equivalent")
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Listed:
         )
 
 
-def listed(folder: Path = FOLDER) -> Listed:
+def listed(folder: Path) -> Listed:
     """What the files of a folder list. Raises ValueError where one is listed twice or without a reason."""
     keys: dict[str, str] = {}
     patterns: dict[str, str] = {}

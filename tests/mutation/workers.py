@@ -11,27 +11,30 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from mutate import Mutant
-from outcomes import SURVIVED, over_all
-from subjects import SUBJECTS
-
 from fagen.resources import templates_dir
 
-# A copy, so that an edit during a run is not taken for a mutant's doing.
-_copy = tempfile.TemporaryDirectory(prefix="fagen-mutation-")
-INCLUDE = Path(shutil.copytree(templates_dir() / "include", Path(_copy.name) / "include"))
+from .mutate import Mutant
+from .outcomes import SURVIVED, over_all
+
+_ROOT = Path(__file__).resolve().parents[2]
 
 
-def text_of(file: str) -> str:
-    """The text of a file that mutants have: a kernel, as forward:rich, or a header, as cpu/softmax.h."""
-    direction, colon, name = file.partition(":")
-    return SUBJECTS[name].sources[direction].text if colon else (INCLUDE / "fagen" / file).read_text()
+@cache
+def copied_headers() -> Path:
+    """A copy of templates/include, so that an edit during a run is not taken for a mutant's doing."""
+    folder = tempfile.TemporaryDirectory(prefix="fagen-mutation-")
+    _held.append(folder)
+    return Path(shutil.copytree(templates_dir() / "include", Path(folder.name) / "include"))
+
+
+_held: list[tempfile.TemporaryDirectory[str]] = []  # until the process ends
 
 
 @dataclass(frozen=True)
@@ -44,19 +47,20 @@ class Trial:
 
 
 class Worker:
-    """One process of trial.py."""
+    """One process of ``module``, as mutation.cpu.trial; ``text_of`` gives the text of a file that mutants have."""
 
-    def __init__(self, include: Path = INCLUDE) -> None:
-        script = Path(__file__).with_name("trial.py")
+    def __init__(self, module: str, text_of: Callable[[str], str], include: Path | None = None) -> None:
         # One thread, so that it can fork; and autograd of a CUDA build refuses to run in a forked child.
         alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        paths = [str(_ROOT), str(_ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._text_of = text_of
         self._process = subprocess.Popen(
-            [sys.executable, str(script), str(include)],
+            [sys.executable, "-m", module, str(include or copied_headers())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            env={**os.environ, **alone},
+            env={**os.environ, **alone, "PYTHONPATH": os.pathsep.join(paths)},
         )
 
     def __enter__(self) -> Worker:
@@ -78,7 +82,7 @@ class Worker:
         """How a mutant ends."""
         begun = time.monotonic()
         outcome = over_all(
-            self.try_change(each.file, each.applied(text_of(each.file))) for each in (mutant, *mutant.also)
+            self.try_change(each.file, each.applied(self._text_of(each.file))) for each in (mutant, *mutant.also)
         )
         return Trial(mutant, outcome, time.monotonic() - begun)
 
@@ -95,12 +99,12 @@ class Worker:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"trial.py ended with exit code {self._process.wait()}")
+            raise RuntimeError(f"what tries mutants ended with exit code {self._process.wait()}")
         outcome: str = json.loads(answer)
         return outcome
 
 
-def trials(chosen: Sequence[Mutant], jobs: int) -> Iterator[Trial]:
+def trials(start: Callable[[], Worker], chosen: Sequence[Mutant], jobs: int) -> Iterator[Trial]:
     """Try them, ``jobs`` at a time, as they end."""
     waiting: queue.SimpleQueue[Mutant | None] = queue.SimpleQueue()
     ended: queue.SimpleQueue[Trial | BaseException] = queue.SimpleQueue()
@@ -111,7 +115,7 @@ def trials(chosen: Sequence[Mutant], jobs: int) -> Iterator[Trial]:
 
     def work() -> None:
         try:
-            with Worker() as worker:
+            with start() as worker:
                 while (mutant := waiting.get()) is not None:
                     ended.put(worker.try_mutant(mutant))
         except BaseException as error:  # raised by the thread that waits
@@ -124,3 +128,18 @@ def trials(chosen: Sequence[Mutant], jobs: int) -> Iterator[Trial]:
         if isinstance(trial, BaseException):
             raise trial
         yield trial
+
+
+def serve(try_unchanged: Callable[[str], str], try_change: Callable[[str, str], str]) -> None:
+    """Answer what stdin asks, until it ends: how the file of a changed text, or an unchanged subject, does. The other
+    side of a Worker."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what else anyone prints is no answer
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "unchanged" in request:
+            outcome = try_unchanged(request["unchanged"])
+        else:
+            outcome = try_change(request["file"], request["text"])
+        answers.write(json.dumps(outcome) + "\n")
+        answers.flush()

@@ -1,4 +1,4 @@
-"""Mistakes in a kernel's C++: each bound, index, rescale and operator dropped or shifted, one at a time.
+"""Mistakes in a kernel's C++ or CUDA: each bound, index, rescale and operator dropped or shifted, one at a time.
 
 Works on lines of text, by the way rendered kernels and their headers are written (clang-format's spacing tells a
 comparison from a template's bracket), so templates need no marks.
@@ -44,7 +44,10 @@ class Mutant:
 
 
 # Pattern and what to put in its place; a pattern may match several times in a line, each a mutant.
-_SWAPS: tuple[tuple[str, str], ...] = (
+Swaps = tuple[tuple[str, str], ...]
+
+# Of any C++. What is of one kind of kernels is beside its subjects.
+_SWAPS: Swaps = (
     (r" < ", " <= "),
     (r" <= ", " < "),
     (r" > ", " >= "),
@@ -83,20 +86,16 @@ _SWAPS: tuple[tuple[str, str], ...] = (
     (r"\bat_most\(", "at_least("),
     (r"\bkTileQ\b", "(kTileQ - 1)"),
     (r"\bkTileKv\b", "(kTileKv - 1)"),
-    (r"\bkRows\b", "(kRows - 1)"),
-    (r"\bkLanes\b", "(kLanes - 1)"),
     (r"\.stride_s\b", ".stride_h"),
     (r"\.stride_h\b", ".stride_s"),
     (r"\.stride_b\b", ".stride_s"),
     (r"\.stride_d\b", ".stride_s"),
-    (r"\bitem\.hk\b", "item.h"),
     (r"\bp\.scale\b", "1.0f"),
     (r" \* p\.scale\b", ""),
     (r" \* factor\b", ""),
     (r"\bp\.k\b", "p.v"),
     (r"\bp\.v\b", "p.k"),
     (r"\bp\.q\b", "p.o"),
-    (r"\b__ATOMIC_ACQUIRE\b", "__ATOMIC_RELAXED"),
 )
 # A factor of a product: `a * b` keeps either.
 _FACTOR = re.compile(r"(?P<left>[\w.\[\]>-]+(?:\([^()]*\))?) \* (?P<right>[\w.\[\]>-]+(?:\([^()]*\))?)")
@@ -124,24 +123,33 @@ _DECLARES = re.compile(r"^\s*(?:[\w:]+(?:<[^;=]*>)?[ *&]+)+\w+ ?[=\[({;,]")
 _PREPROCESSOR = re.compile(r"^\s*#")
 # A function begins at the margin, a method two columns in; both name a type first, but for constructors.
 _FUNCTION = re.compile(r"^(?:  )?(?:explicit |[\w:<>,*& ]+[ *&])(?P<name>\w+)\([^;]*$")
-# Not computed by a kernel, or about speed alone; other tests look at them.
-_SKIPPED = re.compile(r"tile_counts|admits_any|prefetch|constexpr int k|static_assert|__builtin_prefetch")
+# As nvcc's kernels begin: their names are on a line of their own.
+_ENTRY = re.compile(r"^    fagen_\w+_(?P<name>forward|backward|tile_counts)\(")
 
 
-def mutants(file: str, text: str) -> list[Mutant]:
+@dataclass(frozen=True)
+class Kind:
+    """What is of one kind of kernels: mistakes besides those of any C++, and a pattern of the lines and functions that
+    are left alone."""
+
+    swaps: Swaps
+    skipped: str
+
+
+def mutants(file: str, text: str, kind: Kind) -> list[Mutant]:
     """Every mistake in a file's text, in the order of its lines; each text once."""
     found: dict[tuple[int, str], Mutant] = {}
     seen: Counter[tuple[str, str]] = Counter()
-    for number, function, line in _lines(text):
+    for number, function, line in _lines(text, re.compile(kind.skipped)):
         seen[function, line.strip()] += 1
-        for after in _line_mutants(line):
+        for after in _line_mutants(line, kind.swaps):
             if after != line:
                 nth = seen[function, line.strip()]
                 found.setdefault((number, after), Mutant(file, function, number, line, after, nth))
     return list(found.values())
 
 
-def _lines(text: str) -> Iterator[tuple[int, str, str]]:
+def _lines(text: str, skipped: re.Pattern[str]) -> Iterator[tuple[int, str, str]]:
     """Lines of code that compute something, with the function they stand in."""
     function, comment = "", False
     for number, line in enumerate(text.split("\n"), 1):
@@ -156,15 +164,15 @@ def _lines(text: str) -> Iterator[tuple[int, str, str]]:
             or _PREPROCESSOR.match(line)
         ):
             continue
-        match = _FUNCTION.match(line.replace('extern "C" ', ""))
+        match = _ENTRY.match(line) or _FUNCTION.match(line.replace('extern "C" ', ""))
         if match and not stripped.startswith(("if ", "for ", "while ", "return ", "else ", "const auto ", "} else")):
             function = match["name"]
-        if _SKIPPED.search(line) or _SKIPPED.search(function):
+        if skipped.search(line) or skipped.search(function):
             continue
         yield number, function, line
 
 
-def _line_mutants(line: str) -> Iterator[str]:
+def _line_mutants(line: str, swaps: Swaps) -> Iterator[str]:
     code, comment = _split_comment(line)
     declared = _LENGTHS.search(code)
     lengths = declared.span("lengths" if declared["lengths"] else "of_reference") if declared else (0, 0)
@@ -174,9 +182,9 @@ def _line_mutants(line: str) -> Iterator[str]:
             return line
         return code[:start] + text + code[end:] + comment
 
-    for pattern, replacement in _SWAPS:
+    for pattern, replacement in (*_SWAPS, *swaps):
         for match in re.finditer(pattern, code):
-            yield changed(match.start(), match.end(), replacement)
+            yield changed(match.start(), match.end(), match.expand(replacement))
     for match in _overlapping(_FACTOR, code):
         yield changed(match.start(), match.end(), match["left"])
         yield changed(match.start(), match.end(), match["right"])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cpu"))
 
 import kernels  # noqa: E402
 from backward_kernels import BackwardKernel  # noqa: E402
@@ -265,3 +265,20 @@ SUBJECTS: dict[str, Subject] = {
         ),
     )
 }
+
+# math.h, array.h and bounds.h have tests of their own (tests/build/test_expr_*, tests/unit/test_expr_*).
+HEADERS = tuple(
+    f"cpu/{name}.h"
+    for name in (
+        "element",
+        "gemm",
+        "gradient",
+        "nonfinite",
+        "pack",
+        "pairs",
+        "param_gradient",
+        "softmax",
+        "turn",
+        "work",
+    )
+)

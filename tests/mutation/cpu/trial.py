@@ -1,14 +1,13 @@
 """Tries changed kernels: each compiled, loaded in a process of its own, and run through the check's cases.
 
-    python tests/cpu/mutation/trial.py HEADERS
+    PYTHONPATH=.:tests python -m mutation.cpu.trial HEADERS
 
-answers requests on stdin, one JSON object a line, with outcomes on stdout: workers.py starts it. HEADERS is a folder
+answers requests on stdin, one JSON object a line, with outcomes on stdout: ../workers.py starts it. HEADERS is a folder
 with a copy of templates/include.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import select
@@ -21,13 +20,15 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from outcomes import CRASHED, HEADERS, HUNG, NOT_CPP, OTHER_TILES, SAME_CODE, SURVIVED, over_all
-from subjects import SUBJECTS, Called, Subject
 
 from fagen.runtime.check.call import MemoryFault, forward, forward_and_backward
 from fagen.runtime.check.cases import Case
 from fagen.runtime.check.visits import visit_fault
 from fagen.toolchain import find_compiler
+
+from ..outcomes import CRASHED, HUNG, NOT_CPP, OTHER_TILES, SAME_CODE, SURVIVED, over_all
+from ..workers import serve
+from .subjects import HEADERS, SUBJECTS, Called, Subject
 
 SECONDS = 6  # of a processor's time: a mutant that runs longer hangs
 _WAITING = 40.0  # seconds, whoever else has the processor: one that waits longer hangs, too
@@ -228,21 +229,12 @@ def _verdict(subject: Subject, called: Called, cases: Sequence[Case]) -> str:
 
 
 def main(include: Path) -> None:
-    """Answer what stdin asks, until it ends: how the file of a changed text, or an unchanged subject, does."""
+    """Answer requests, until they end."""
     global _include
     _include = include
     # Before any work: a child that forks off a process with running OpenMP threads would wait for them for ever.
     torch.set_num_threads(1)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what else anyone prints is no answer
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "unchanged" in request:
-            outcome = try_unchanged(request["unchanged"])
-        else:
-            outcome = try_change(request["file"], request["text"])
-        answers.write(json.dumps(outcome) + "\n")
-        answers.flush()
+    serve(try_unchanged, try_change)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Mutants of the kernels for CUDA cards, tried in the emulator."""
