@@ -148,6 +148,8 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     yield Case("one-query-short", 1, 64, 1, 2, 1)
     yield Case("one-key", a + 1, 1, 2, 1, 1, where="fence", lse_gradient=True)
     yield Case("one-pair", 1, 1, 1, 2, 1)
+    yield Case("negative-scale", a // 2 + 3, b + 3, 1, 2, 2, where="gaps", scale=-0.7)
+    yield Case("zero-scale", a // 2 + 1, b // 2 + 1, 1, 2, 1, scale=0.0)
     yield Case("few-gradients", a // 2 + 1, b + 1, 1, 2, 1, few=True)
     yield Case("broadcast", a // 2 + 2, b // 2 + 2, 2, 4, 2, where="broadcast", runs=True)
     for where in ("shifted", "padded", "spaced"):

@@ -26,6 +26,7 @@ __device__ __forceinline__ float largest_of_row(float x) {
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
+constexpr float kLeastUnit = 1.2e-38f;  // of scores: -inf times it is -inf
 constexpr float kSlack = 8.0f;  // weights are 2^kSlack at most, beside 2^-shift
 
 // Of scores: what makes them exponents of 2, and what is added to the largest of a row.
