@@ -141,39 +141,26 @@ __device__ __forceinline__ bool remove_nonfinite(uint32_t tile) {
   return true;
 }
 
-// Fragments of a warp as rows of numbers: a lane's rows, and of each the columns that the lane has, in memory.
-template <int kRowTiles, int kTiles>
-struct InMemory {
-  float x[2 * kRowTiles][2 * kTiles];
-
-  __device__ __forceinline__ InMemory() {}
-  __device__ __forceinline__ explicit InMemory(const float (&fragments)[kRowTiles][kTiles][4]) { take(fragments); }
-  __device__ __forceinline__ void take(const float (&fragments)[kRowTiles][kTiles][4]) {
-#pragma unroll
-    for (int row = 0; row < 2 * kRowTiles; ++row)
-#pragma unroll
-      for (int n = 0; n < 2 * kTiles; ++n) x[row][n] = fragments[row / 2][n / 2][row % 2 * 2 + n % 2];
-    ptx::hide_contents(x);
-  }
-  // Back into fragments.
-  __device__ __forceinline__ void store(float (&fragments)[kRowTiles][kTiles][4]) const {
-#pragma unroll
-    for (int row = 0; row < 2 * kRowTiles; ++row)
-#pragma unroll
-      for (int n = 0; n < 2 * kTiles; ++n) fragments[row / 2][n / 2][row % 2 * 2 + n % 2] = x[row][n];
-  }
-};
-
 // Sums of weights · v of those elements of v that are no finite numbers. They are kept in memory, apart from the others:
 // no later weight makes a finite number of them, so they need no rescaling, and registers are not touched for them.
-template <int kRowTiles, int kValueTiles>
+template <int kRowTiles, int kKeyTiles, int kValueTiles>
 class SumsApart {
  public:
-  // Of the pairs that `admits(row, key)` lets pass. A product with such an element does not depend on how large a weight
-  // is, but on whether it is 0: on whether the score is -inf. v is in global memory, `keys` rows from `first` on.
-  template <class Element, int kKeyTiles, class Admits>
-  __device__ __forceinline__ void add(const InMemory<kRowTiles, kKeyTiles>& scores,
-                                      const RowsOf<typename Element::Type>& v, int first, int keys, Admits admits) {
+  // Remembers the scores of a tile, whose first key is `key`.
+  __device__ __forceinline__ void keep(const float (&x)[kRowTiles][kKeyTiles][4], int key) {
+    first_key_ = key;
+#pragma unroll
+    for (int row = 0; row < 2 * kRowTiles; ++row)
+#pragma unroll
+      for (int n = 0; n < 2 * kKeyTiles; ++n) scores_[row][n] = x[row / 2][n / 2][row % 2 * 2 + n % 2];
+    ptx::hide_contents(*this);
+  }
+  __device__ __forceinline__ int first_key() const { return first_key_; }
+
+  // Adds of that tile the pairs that `admits(row, key)` lets pass. A product with such an element does not depend on how
+  // large a weight is, but on whether it is 0: on whether the score is -inf. v is in global memory.
+  template <class Element, class Admits>
+  __device__ __forceinline__ void add(const RowsOf<typename Element::Type>& v, Admits admits) {
     const int lane = lane_id();
     if (!any_) {
 #pragma unroll 1
@@ -181,14 +168,14 @@ class SumsApart {
       any_ = true;
     }
 #pragma unroll 1
-    for (int key = 0; key < keys; ++key)
+    for (int key = 0; key < 8 * kKeyTiles; ++key)
 #pragma unroll 1
       for (int row = 0; row < 2 * kRowTiles; ++row) {
         // Of the four lanes that share a row, one has this key's score.
-        const float score = __shfl_sync(~0u, scores.x[row][key / 8 * 2 + key % 2], lane / 4 * 4 + key % 8 / 2);
+        const float score = __shfl_sync(~0u, scores_[row][key / 8 * 2 + key % 2], lane / 4 * 4 + key % 8 / 2);
         if (!admits(8 * row + lane / 4, key)) continue;
         const float weight = score == -kInfinity ? 0.0f : 1.0f;
-        const auto* const values = reinterpret_cast<const uint16_t*>(v.data + (first + key) * v.stride);
+        const auto* const values = reinterpret_cast<const uint16_t*>(v.data + (first_key_ + key) * v.stride);
 #pragma unroll 1
         for (int n = 0; n < 2 * kValueTiles; ++n) {
           const uint16_t value = values[(n / 2 * 8 + lane % 4 * 2 + n % 2) * v.stride_d];
@@ -210,7 +197,8 @@ class SumsApart {
 
  private:
   static constexpr int kSums = 4 * kRowTiles * kValueTiles;
-  float sums_[kSums];
+  float scores_[2 * kRowTiles][2 * kKeyTiles], sums_[kSums];
+  int first_key_ = 0;
   bool any_ = false;
 };
 
