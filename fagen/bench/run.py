@@ -11,7 +11,9 @@ import torch
 
 from ..costs import ProblemSize, operations
 from ..runtime.check.cases import Case
-from ..runtime.check.inputs import Inputs, draw
+from ..runtime.check.inputs import generator
+from ..runtime.check.params import draw_params
+from ..runtime.fakes import DTYPES
 from ..runtime.kernel import Kernel
 from ..runtime.module import Module
 from ..runtime.reference import trees
@@ -86,9 +88,7 @@ def _tell(progress: Tell, label: str, line: str) -> None:
 
 def _cells(kernel: Kernel, size: ProblemSize, options: Options, machine: Machine, tell: Tell) -> Iterator[Cell]:
     variant = kernel.variant
-    case = Case("bench", size.q_len, size.kv_len, size.batch, size.heads, size.kv_heads, runs=True)
-    inputs = draw(variant, [tree for tree in trees(variant) if tree is not None], case, options.seed)
-    inputs = inputs.on(machine.device)
+    inputs = _draw(variant, size, options.seed, machine.device)
     rivals = machine.peers(variant, size, inputs.params)
     if options.flex:
         rivals["flex"] = peers.flex(variant, size, inputs.params, machine.device)
@@ -106,6 +106,39 @@ def _cells(kernel: Kernel, size: ProblemSize, options: Options, machine: Machine
 
 
 @dataclass(frozen=True)
+class _Inputs:
+    """q, k and v in the variant's layout; ``extras`` are the params and the sink, if there is one."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    params: dict[str, torch.Tensor]
+    extras: dict[str, torch.Tensor]
+
+
+def _draw(variant: Variant, size: ProblemSize, seed: int, device: str) -> _Inputs:
+    """Normal numbers, made on the device; params as the check draws them."""
+    case = Case("bench", size.q_len, size.kv_len, size.batch, size.heads, size.kv_heads, runs=True)
+    known = [tree for tree in trees(variant) if tree is not None]
+    drawn = draw_params(variant, known, case, generator(seed, case.name))
+    params = {name: tensor.to(device) for name, tensor in drawn.items()}
+    source = torch.Generator(device).manual_seed(seed)
+
+    def normal(heads: int, length: int, dim: int) -> torch.Tensor:
+        lengths = (length, heads) if variant.layout == "bshd" else (heads, length)
+        return torch.randn(size.batch, *lengths, dim, generator=source, device=device).to(DTYPES[variant.dtype])
+
+    sink = {"sink": torch.randn(size.heads, generator=source, device=device)} if variant.sink else {}
+    return _Inputs(
+        q=normal(size.heads, size.q_len, variant.head_dim),
+        k=normal(size.kv_heads, size.kv_len, variant.head_dim),
+        v=normal(size.kv_heads, size.kv_len, variant.value_dim),
+        params=params,
+        extras={**sink, **params},
+    )
+
+
+@dataclass(frozen=True)
 class _Call:
     """A forward call; ``leaves`` are its q, k and v, which require grad where it has a backward pass."""
 
@@ -117,7 +150,7 @@ class _Call:
         return self.leaves[0].requires_grad
 
 
-def _calls(kernel: Kernel, inputs: Inputs, rivals: Mapping[str, peers.Peer], machine: Machine) -> dict[str, _Call]:
+def _calls(kernel: Kernel, inputs: _Inputs, rivals: Mapping[str, peers.Peer], machine: Machine) -> dict[str, _Call]:
     """Everyone's forward call, as in training where there is a backward pass, or the machine says so for the peers."""
     variant = kernel.variant
     own: Any = kernel  # each variant has a signature of its own
@@ -130,7 +163,7 @@ def _calls(kernel: Kernel, inputs: Inputs, rivals: Mapping[str, peers.Peer], mac
 
     ours = leaves(variant.backward, heads_first=False)
     training = variant.backward or machine.training
-    calls = {"fagen": _Call(partial(own, *ours, **inputs.extras()), ours)}
+    calls = {"fagen": _Call(partial(own, *ours, **inputs.extras), ours)}
     for name, peer in rivals.items():
         theirs = leaves(peer.differentiable and training, heads_first=variant.layout == "bshd")
         calls[name] = _Call(partial(peer.call, *theirs), theirs)
@@ -147,7 +180,7 @@ def _backward_calls(calls: Mapping[str, _Call]) -> dict[str, Callable[[], object
     return found
 
 
-def _admitted(variant: Variant, size: ProblemSize, inputs: Inputs, machine: Machine) -> float:
+def _admitted(variant: Variant, size: ProblemSize, inputs: _Inputs, machine: Machine) -> float:
     """Pairs that the mask admits, over batches and heads."""
     allowed = peers.admitted(variant, size, inputs.params, machine.device)
     pairs = size.batch * size.heads * size.q_len * size.kv_len
