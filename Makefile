@@ -7,10 +7,10 @@ OLDEST_TORCH := 2.10.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test lint fmt verify bench nightly clean
+.PHONY: help quickstart test lint fmt verify bench bench-card nightly clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 # Everything is installed again when what is wanted changes.
 .venv/ready: requirements-dev.txt pyproject.toml
@@ -51,6 +51,16 @@ bench: .venv/ready  ## Measure specs/cpu.yaml against PyTorch, fail if slow; fig
 	$(PY) -m fagen bench cpu $(BENCHED) --size B1,H8,S1024 --size B1,H8,S4096 \
 	  --write .build/bench.json --plot .build/bench.png \
 	  --at-least forward=1.5 --at-least backward=1.2 --at-least cell=0.95
+
+# The same for cards: what every one of them has a peer for, at the lengths that are usual.
+CARD_PYTHON ?= $(PY)
+CARD_BENCHED := $(foreach d,64 128 256,-v full_d$(d) -v causal_d$(d))
+bench-card: .venv/ready  ## Measure specs/a100.yaml on this machine's card, fail if slow; CARD_PYTHON=... has torch with CUDA
+	$(PY) -m fagen build specs/a100.yaml
+	mkdir -p .build
+	$(CARD_PYTHON) -m fagen.bench generated/a100 $(CARD_BENCHED) --tokens 16384 \
+	  --length 512 --length 2048 --length 8192 --length 16384 \
+	  --write .build/bench-card.json --at-least forward=1.0 --at-least cell=0.9
 
 CARDS := t4 a100 rtx4090 rtx5090  # specs of cards whose kernels are built; checked in the emulator
 nightly: .venv/ready  ## What takes long: full checks (those of kernels for cards need nvcc), the ready specs' reports, and the module under the oldest PyTorch it supports (a large download)

@@ -16,6 +16,7 @@ from ..runtime.language.nodes import Binary, Call, Compare, Conditional, Logic, 
 
 Closure = Callable[[Mapping[str, Any]], torch.Tensor]
 
+_DTYPES = {int: torch.int64, float: torch.float32, bool: torch.bool}
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -51,38 +52,47 @@ _CALL: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-def closure(node: Node, params: Mapping[str, torch.Tensor]) -> Closure:
-    """A function from {name: scalar tensor or int} to the expression's value."""
+def closure(node: Node, params: Mapping[str, torch.Tensor], device: str = "cpu") -> Closure:
+    """A function from {name: scalar tensor or int} to the expression's value; all tensors are on ``device``."""
     match node:
         case Number(value=value):
-            return lambda names: torch.tensor(value)
+            return lambda names: _tensor(value, device)
         case Name(id=name):
-            return lambda names: torch.as_tensor(params[name] if name in params else names[name])
+            return lambda names: _tensor(params[name] if name in params else names[name], device)
         case Read(param=name, indices=indices):
-            below = [closure(index, params) for index in indices]
+            below = [closure(index, params, device) for index in indices]
             return lambda names: _read(params[name], [index(names) for index in below])
         case Unary(x=x):
-            return _applied(operator.neg, (x,), params)
+            return _applied(operator.neg, (x,), params, device)
         case Not(x=x):
-            return _applied(operator.invert, (x,), params)
+            return _applied(operator.invert, (x,), params, device)
         case Binary(op=op, left=left, right=right):
             exact = node.type == "int" and op in ("//", "%")
-            return _applied(_divided(op) if exact else _BINARY[op], (left, right), params)
+            return _applied(_divided(op) if exact else _BINARY[op], (left, right), params, device)
         case Compare(op=op, left=left, right=right):
-            return _applied(_COMPARE[op], (left, right), params)
+            return _applied(_COMPARE[op], (left, right), params, device)
         case Logic(op=op, args=args):
             join = operator.and_ if op == "and" else operator.or_
-            return _applied(lambda *values: reduce(join, values), args, params)
+            return _applied(lambda *values: reduce(join, values), args, params, device)
         case Conditional(test=test, yes=yes, no=no):
-            return _applied(torch.where, (test, yes, no), params)
+            return _applied(torch.where, (test, yes, no), params, device)
         case Call(function=function, args=args):
-            return _applied(_CALL[function], args, params)
+            return _applied(_CALL[function], args, params, device)
     raise AssertionError(node)
 
 
-def _applied(function: Callable[..., Any], nodes: Sequence[Node], params: Mapping[str, torch.Tensor]) -> Closure:
-    parts = [closure(node, params) for node in nodes]
+def _applied(
+    function: Callable[..., Any], nodes: Sequence[Node], params: Mapping[str, torch.Tensor], device: str
+) -> Closure:
+    parts = [closure(node, params, device) for node in nodes]
     return lambda names: function(*(part(names) for part in parts))
+
+
+def _tensor(value: Any, device: str) -> torch.Tensor:
+    # Not torch.tensor: traced, that is a constant of the CPU's and a copy of it, which a kernel cannot hold.
+    return (
+        value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=_DTYPES[type(value)], device=device)
+    )
 
 
 def _divided(op: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,35 @@ class Timing:
         return (self.high - self.low) / self.median
 
 
+class Timer(Protocol):
+    """How one sample is taken."""
+
+    def ready(self, call: Callable[[], object]) -> Callable[[], float]:
+        """Warm ``call`` up; what comes back takes a sample: the seconds of one call."""
+
+
+@dataclass(frozen=True)
+class WallTimer:
+    """The clock on the wall, for calls that have done their work when they return.
+
+    A sample repeats short calls until it lasts ``sample_seconds``.
+    """
+
+    sample_seconds: float = 0.02
+
+    def ready(self, call: Callable[[], object]) -> Callable[[], float]:
+        """See Timer."""
+        count = _calls_for(call, self.sample_seconds)
+
+        def sample() -> float:
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+            return (time.perf_counter() - start) / count
+
+        return sample
+
+
 def _calls_for(call: Callable[[], object], at_least: float) -> int:
     """How many calls make a sample of ``at_least`` seconds, after a warm-up."""
     call()
@@ -36,21 +66,15 @@ def _calls_for(call: Callable[[], object], at_least: float) -> int:
     return max(1, round(at_least / once))
 
 
-def interleave(
-    candidates: Mapping[str, Callable[[], object]], *, rounds: int = 9, sample_seconds: float = 0.02
-) -> dict[str, Timing]:
-    """Time every candidate in ``rounds`` rounds; a sample repeats short calls until it lasts ``sample_seconds``."""
+def interleave(candidates: Mapping[str, Callable[[], object]], timer: Timer, *, rounds: int = 9) -> dict[str, Timing]:
+    """Time every candidate in ``rounds`` rounds, one sample of each a round."""
     names = list(candidates)
-    repeats = {name: _calls_for(candidates[name], sample_seconds) for name in names}
+    take = {name: timer.ready(candidates[name]) for name in names}
     samples: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            call, count = candidates[name], repeats[name]
-            start = time.perf_counter()
-            for _ in range(count):
-                call()
-            samples[name].append((time.perf_counter() - start) / count)
+            samples[name].append(take[name]())
     return {name: _summary(values) for name, values in samples.items()}
 
 

@@ -31,9 +31,9 @@ class Cell:
     seconds: dict[str, float]
     spread: dict[str, float]
 
-    def gflops(self, who: str) -> float:
-        """Thousand million operations a second."""
-        return self.operations / self.seconds[who] / 1e9
+    def rate(self, who: str) -> float:
+        """Operations a second."""
+        return self.operations / self.seconds[who]
 
     def ratio(self, peer: str) -> float:
         """How many times as fast as ``peer`` fagen is."""
@@ -42,14 +42,28 @@ class Cell:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """All cells of one run on one machine, with the limits measured in it (operations a second by dtype)."""
+    """All cells of one run on one machine, with the limits measured in it (operations a second by dtype).
+
+    ``device`` is "cpu", or "cuda" for a card, which has no ``threads`` of torch's.
+    """
 
     machine: str
     torch: str
-    threads: int
+    threads: int | None
     isa: str
     peak: dict[str, float]
     cells: tuple[Cell, ...]
+    device: str = "cpu"
+
+    @property
+    def against(self) -> str:
+        """The peer that ratios are asked for against: torch's own attention as it is, on a card its flash backend."""
+        return "sdpa" if self.device == "cpu" else "flash"
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        """What rates are shown in, and how many operations a second that is."""
+        return ("GFLOP/s", 1e9) if self.device == "cpu" else ("TFLOP/s", 1e12)
 
     def peers(self) -> list[str]:
         """Who stands beside fagen, in order of appearance."""
@@ -61,11 +75,11 @@ class BenchReport:
         return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
     def short_of(self, limits: Mapping[str, float]) -> list[str]:
-        """A line for each of ``limits`` that the ratios to torch's own attention miss, or that none was measured for.
+        """A line for each of ``limits`` that the ratios to the peer ``against`` miss, or that none was measured for.
 
         "forward" and "backward" are of the geometric mean of a direction, "cell" of each cell.
         """
-        peer = "sdpa"
+        peer = self.against
         cells = [cell for cell in self.cells if peer in cell.seconds]
         ratios = [(f"{c.variant} {c.direction} {c.q_len}×{c.kv_len}", c.ratio(peer)) for c in cells]
         found = []
@@ -88,7 +102,7 @@ class BenchReport:
             for peer in self.peers()
             if (mean := self.geometric_mean(peer, direction)) is not None
         }
-        return {**asdict(self), "geometric_mean": means}
+        return {**asdict(self), "against": self.against, "geometric_mean": means}
 
     def write_json(self, path: Path) -> None:
         """The same, into a file. Raises LockError if it cannot be written."""
@@ -98,7 +112,8 @@ class BenchReport:
     def rows(self) -> list[list[str]]:
         """A table: a head, a row a cell, and a row a mean."""
         peers = self.peers()
-        head = ["variant", "pass", "B H/Hk Sq×Skv", "GFLOP/s", "of peak", "±"]
+        unit, rate = self.unit
+        head = ["variant", "pass", "B H/Hk Sq×Skv", unit, "of peak", "±"]
         rows = [head + [text for peer in peers for text in (peer, "ratio")]]
         for cell in self.cells:
             heads = f"{cell.heads}" if cell.heads == cell.kv_heads else f"{cell.heads}/{cell.kv_heads}"
@@ -107,13 +122,13 @@ class BenchReport:
                 cell.variant,
                 cell.direction,
                 f"{cell.batch} {heads} {cell.q_len}×{cell.kv_len}",
-                f"{cell.gflops('fagen'):.1f}",
-                f"{100e9 * cell.gflops('fagen') / limit:.0f} %" if limit else "–",
+                f"{cell.rate('fagen') / rate:.1f}",
+                f"{100 * cell.rate('fagen') / limit:.0f} %" if limit else "–",
                 f"{100 * cell.spread['fagen']:.0f} %",
             ]
             for peer in peers:
                 known = peer in cell.seconds
-                row += [f"{cell.gflops(peer):.1f}", f"{cell.ratio(peer):.2f}×"] if known else ["–", "–"]
+                row += [f"{cell.rate(peer) / rate:.1f}", f"{cell.ratio(peer):.2f}×"] if known else ["–", "–"]
             rows.append(row)
         for direction in ("forward", "backward"):
             means = [self.geometric_mean(peer, direction) for peer in peers]
@@ -124,7 +139,7 @@ class BenchReport:
 
 
 def draw(report: BenchReport, path: Path) -> None:
-    """Bars of GFLOP/s a cell, fagen beside its peers, the peak as a line. Needs the `plot` extra.
+    """Bars of operations a second, a group a cell, fagen beside its peers, the peak as a line. Needs the `plot` extra.
 
     Raises FagenError without it, LockError if ``path`` cannot be written.
     """
@@ -133,34 +148,59 @@ def draw(report: BenchReport, path: Path) -> None:
     except ImportError as error:
         raise FagenError("drawing needs matplotlib, the `plot` extra: pip install 'fagen[plot]'") from error
     names = ["fagen", *report.peers()]
+    unit, per = report.unit
     figure = Figure(figsize=(2.5 + 0.45 * len(report.cells), 5), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(names)
     for index, name in enumerate(names):
         places = [n + index * width for n, cell in enumerate(report.cells) if name in cell.seconds]
-        axes.bar(places, [cell.gflops(name) for cell in report.cells if name in cell.seconds], width, label=name)
+        axes.bar(places, [cell.rate(name) / per for cell in report.cells if name in cell.seconds], width, label=name)
     for dtype, rate in report.peak.items():
-        axes.axhline(rate / 1e9, linestyle=":", linewidth=1, color="grey")
-        axes.annotate(f"{dtype} peak", (0, rate / 1e9), fontsize=8, va="bottom", color="grey")
+        axes.axhline(rate / per, linestyle=":", linewidth=1, color="grey")
+        axes.annotate(f"{dtype} peak", (0, rate / per), fontsize=8, va="bottom", color="grey")
     labels = [f"{cell.variant}\n{cell.direction} {cell.q_len}" for cell in report.cells]
     axes.set_xticks([n + 0.4 for n in range(len(labels))], labels, rotation=60, ha="right", fontsize=7)
-    axes.set_ylabel("GFLOP/s over admitted pairs")
-    axes.set_title(f"{report.machine}, {report.threads} threads, torch {report.torch}", fontsize=9)
+    axes.set_ylabel(f"{unit} over admitted pairs")
+    axes.set_title(_place(report), fontsize=9)
     axes.legend()
     with _writing(path):
         figure.savefig(path, dpi=130, format="png")
 
 
-def summary(report: BenchReport) -> Sequence[str]:
-    """A line a peer and direction, and the limits, for people who read one line."""
-    means = [
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Lines of columns, each as wide as its widest cell; nothing is cut."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(lines)
+
+
+def summary(report: BenchReport, limits: Mapping[str, float] | None = None) -> Sequence[str]:
+    """A line a peer and direction, whom ``limits`` are of, the machine and its peak, for people who read one line."""
+    lines = [
         f"{direction}: {mean:.2f}× {peer} (geometric mean)"
         for direction in ("forward", "backward")
         for peer in report.peers()
         if (mean := report.geometric_mean(peer, direction)) is not None
     ]
-    limits = ", ".join(f"{dtype} {rate / 1e9:.0f} GFLOP/s" for dtype, rate in report.peak.items())
-    return [*means, f"peak, of {report.threads} threads that multiply and add in registers: {limits}"]
+    if limits:
+        asked = ", ".join(f"{what} at least {limit:g}×" for what, limit in limits.items())
+        lines.append(f"asked for, of {report.against}: {asked}")
+    lines.append(f"on {_place(report)}")
+    if report.peak:
+        unit, per = report.unit
+        peaks = ", ".join(f"{dtype} {rate / per:.0f} {unit}" for dtype, rate in report.peak.items())
+        what = (
+            f"of {report.threads} threads that multiply and add in registers"
+            if report.device == "cpu"
+            else "of torch's product of two large matrices"
+        )
+        lines.append(f"peak, {what}: {peaks}")
+    return lines
+
+
+def _place(report: BenchReport) -> str:
+    threads = "" if report.threads is None else f"{report.threads} threads, "
+    return f"{report.machine}, {threads}torch {report.torch}"
 
 
 @contextlib.contextmanager

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,69 +11,131 @@ import torch
 
 from ..costs import ProblemSize, operations
 from ..runtime.check.cases import Case
-from ..runtime.check.inputs import Inputs, draw
+from ..runtime.check.inputs import generator
+from ..runtime.check.params import draw_params
+from ..runtime.fakes import DTYPES
 from ..runtime.kernel import Kernel
 from ..runtime.module import Module
 from ..runtime.reference import trees
 from ..runtime.variant import Variant
-from ..target import ISAS
+from ..size import LENGTHS, TOKENS, grid_size
 from . import peers
+from .machines import Machine, machine_for
 from .measure import Timing, interleave
-from .peak import peak_flops
 from .report import BenchReport, Cell
+
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure. ``flex`` adds compiled FlexAttention, whose first call compiles for a while."""
+    """What to measure: ``sizes``, and ``tokens`` in sequences of each of ``lengths``, whose heads are as many as make
+    the standard width; where none of it is given, what is usual on the machine. ``flex`` adds compiled FlexAttention,
+    whose first call compiles for a while."""
 
-    sizes: Sequence[ProblemSize] = field(default_factory=lambda: (ProblemSize(), ProblemSize(q_len=4096, kv_len=4096)))
+    sizes: Sequence[ProblemSize] = ()
+    tokens: int | None = None
+    lengths: Sequence[int] = ()
     variants: Sequence[str] = ()
     backward: bool = True
     flex: bool = False
     rounds: int = 9
     seed: int = 0
 
+    def sizes_of(self, variant: Variant, machine: Machine) -> list[ProblemSize]:
+        """Those of a variant. Raises UsageError if a length does not divide the tokens."""
+        tokens = self.tokens or TOKENS
+        lengths = self.lengths
+        if self.tokens and not lengths:
+            lengths = [length for length in LENGTHS if tokens % length == 0] or [tokens]
+        found = [*self.sizes, *(grid_size(length, variant.head_dim, tokens) for length in lengths)]
+        return found or list(machine.sizes(variant))
 
-def bench(module: Module, options: Options, progress: Callable[[str], None] = lambda line: None) -> BenchReport:
-    """Measure a published module. Times are of eager calls on this machine's CPU, with torch's own thread count.
 
-    Raises ValueError if ``options.variants`` names one that the module lacks.
+def bench(
+    module: Module, options: Options, progress: Tell = lambda line: None, machine: Machine | None = None
+) -> BenchReport:
+    """Measure a published module, by eager calls: on this machine's CPU with torch's own thread count, or on a card.
+
+    Raises ValueError if ``options.variants`` names one that the module lacks, UsageError if a size cannot be meant, or
+    the module is for a card that is not here.
     """
-    # Variants may be built for several instruction sets; the limit is that of the most capable.
-    built_for = module.manifest["isa"]["name"].split(", ")
-    isa = next(name for name in ISAS if name in built_for)
-    threads = torch.get_num_threads()
+    variants = [module.variant(name) for name in options.variants] or list(module.variants())
+    machine = machine or machine_for(module)
+    work = [(variant, size) for variant in variants for size in options.sizes_of(variant, machine)]
     cells: list[Cell] = []
-    for name in options.variants or [variant.name for variant in module.variants()]:
-        variant = module.variant(name)
-        for size in options.sizes:
-            progress(f"{name}: B{size.batch} H{size.heads}/{size.kv_heads} S{size.q_len}x{size.kv_len}")
-            cells += _cells(module.kernels[variant.name], size, options)
+    with machine.in_use():
+        for variant, size in work:
+            label = f"{variant.name}: B{size.batch} H{size.heads}/{size.kv_heads} S{size.q_len}x{size.kv_len}"
+            progress(label)
+            tell = partial(_tell, progress, label)
+            cells += _cells(module.kernels[variant.name], size, options, machine, tell)
+        peak = machine.peak(tuple(dict.fromkeys(variant.dtype for variant in variants)))
     return BenchReport(
-        machine=_machine(),
+        machine=machine.title,
         torch=torch.__version__,
-        threads=threads,
-        isa=isa,
-        peak=peak_flops(isa, threads),
+        threads=machine.threads,
+        isa=machine.isa,
+        peak=peak,
         cells=tuple(cells),
+        device=machine.kind,
     )
 
 
-def _cells(kernel: Kernel, size: ProblemSize, options: Options) -> Iterator[Cell]:
+def _tell(progress: Tell, label: str, line: str) -> None:
+    progress(f"{label}: {line}")
+
+
+def _cells(kernel: Kernel, size: ProblemSize, options: Options, machine: Machine, tell: Tell) -> Iterator[Cell]:
     variant = kernel.variant
-    case = Case("bench", size.q_len, size.kv_len, size.batch, size.heads, size.kv_heads, runs=True)
-    inputs = draw(variant, [tree for tree in trees(variant) if tree is not None], case, options.seed)
-    rivals = {"sdpa": peers.sdpa(variant, size, inputs.params)}
+    inputs = _draw(variant, size, options.seed, machine.device)
+    rivals = machine.peers(variant, size, inputs.params)
     if options.flex:
-        rivals["flex"] = peers.flex(variant, size, inputs.params)
-    calls = _calls(kernel, inputs, {name: peer for name, peer in rivals.items() if peer is not None})
-    pairs = _admitted(variant, size, inputs)
-    timings = interleave({name: call.run for name, call in calls.items()}, rounds=options.rounds)
+        rivals["flex"] = peers.flex(variant, size, inputs.params, machine.device)
+    calls = _calls(kernel, inputs, {name: peer for name, peer in rivals.items() if peer is not None}, machine)
+    for name in [name for name in rivals if name in calls]:
+        if why := peers.refusal(calls[name].run):
+            tell(f"without {name}: {why}")
+            del calls[name]
+    pairs = _admitted(variant, size, inputs, machine)
+    timings = interleave({name: call.run for name, call in calls.items()}, machine.timer, rounds=options.rounds)
     yield _cell(variant, "forward", size, operations(variant, pairs, "forward"), timings)
     if variant.backward and options.backward:
-        timings = interleave(_backward_calls(calls), rounds=options.rounds)
+        timings = interleave(_backward_calls(calls), machine.timer, rounds=options.rounds)
         yield _cell(variant, "backward", size, operations(variant, pairs, "backward"), timings)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """q, k and v in the variant's layout; ``extras`` are the params and the sink, if there is one."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    params: dict[str, torch.Tensor]
+    extras: dict[str, torch.Tensor]
+
+
+def _draw(variant: Variant, size: ProblemSize, seed: int, device: str) -> _Inputs:
+    """Normal numbers, made on the device; params as the check draws them."""
+    case = Case("bench", size.q_len, size.kv_len, size.batch, size.heads, size.kv_heads, runs=True)
+    known = [tree for tree in trees(variant) if tree is not None]
+    drawn = draw_params(variant, known, case, generator(seed, case.name))
+    params = {name: tensor.to(device) for name, tensor in drawn.items()}
+    source = torch.Generator(device).manual_seed(seed)
+
+    def normal(heads: int, length: int, dim: int) -> torch.Tensor:
+        lengths = (length, heads) if variant.layout == "bshd" else (heads, length)
+        return torch.randn(size.batch, *lengths, dim, generator=source, device=device).to(DTYPES[variant.dtype])
+
+    sink = {"sink": torch.randn(size.heads, generator=source, device=device)} if variant.sink else {}
+    return _Inputs(
+        q=normal(size.heads, size.q_len, variant.head_dim),
+        k=normal(size.kv_heads, size.kv_len, variant.head_dim),
+        v=normal(size.kv_heads, size.kv_len, variant.value_dim),
+        params=params,
+        extras={**sink, **params},
+    )
 
 
 @dataclass(frozen=True)
@@ -89,21 +150,22 @@ class _Call:
         return self.leaves[0].requires_grad
 
 
-def _calls(kernel: Kernel, inputs: Inputs, rivals: Mapping[str, peers.Peer]) -> dict[str, _Call]:
-    """Everyone's forward call, as in training where there is a backward pass."""
+def _calls(kernel: Kernel, inputs: _Inputs, rivals: Mapping[str, peers.Peer], machine: Machine) -> dict[str, _Call]:
+    """Everyone's forward call, as in training where there is a backward pass, or the machine says so for the peers."""
     variant = kernel.variant
     own: Any = kernel  # each variant has a signature of its own
 
-    def leaves(differentiable: bool, *, heads_first: bool) -> tuple[torch.Tensor, ...]:
+    def leaves(gradients: bool, *, heads_first: bool) -> tuple[torch.Tensor, ...]:
         tensors = [tensor.detach() for tensor in (inputs.q, inputs.k, inputs.v)]
         if heads_first:
             tensors = [tensor.transpose(1, 2).contiguous() for tensor in tensors]
-        return tuple(tensor.requires_grad_(differentiable and variant.backward) for tensor in tensors)
+        return tuple(tensor.requires_grad_(gradients) for tensor in tensors)
 
-    ours = leaves(True, heads_first=False)
-    calls = {"fagen": _Call(partial(own, *ours, **inputs.extras()), ours)}
+    ours = leaves(variant.backward, heads_first=False)
+    training = variant.backward or machine.training
+    calls = {"fagen": _Call(partial(own, *ours, **inputs.extras), ours)}
     for name, peer in rivals.items():
-        theirs = leaves(peer.differentiable, heads_first=variant.layout == "bshd")
+        theirs = leaves(peer.differentiable and training, heads_first=variant.layout == "bshd")
         calls[name] = _Call(partial(peer.call, *theirs), theirs)
     return calls
 
@@ -118,9 +180,9 @@ def _backward_calls(calls: Mapping[str, _Call]) -> dict[str, Callable[[], object
     return found
 
 
-def _admitted(variant: Variant, size: ProblemSize, inputs: Inputs) -> float:
+def _admitted(variant: Variant, size: ProblemSize, inputs: _Inputs, machine: Machine) -> float:
     """Pairs that the mask admits, over batches and heads."""
-    allowed = peers.admitted(variant, size, inputs.params)
+    allowed = peers.admitted(variant, size, inputs.params, machine.device)
     pairs = size.batch * size.heads * size.q_len * size.kv_len
     return pairs * float(allowed.sum(dtype=torch.float64)) / allowed.numel()
 
@@ -143,15 +205,3 @@ def _cell(
         seconds={name: timing.median for name, timing in timings.items()},
         spread={name: timing.spread for name, timing in timings.items()},
     )
-
-
-def _machine() -> str:
-    """The CPU's own name, from where the system keeps it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

@@ -121,7 +121,26 @@ def bench(
     variant: VariantOption = None,
     size: Annotated[
         list[str] | None,
-        typer.Option(help="As B1,H8,Hk2,S4096, or Sq and Skv apart; may be repeated.", show_default="S1024 and S4096"),
+        typer.Option(
+            help="As B1,H8,Hk2,S4096, or Sq and Skv apart; may be repeated.",
+            show_default="S1024 and S4096; on a card, --tokens 16384",
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="As many tokens in all, in sequences of each --length, with 2048 / head_dim heads.",
+            show_default="16384 with --length",
+        ),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Sequences of this length, of --tokens in all; may be repeated.",
+            show_default="512, 2048, 8192 and 16384 with --tokens",
+        ),
     ] = None,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="Leave the backward pass out.")] = False,
     flex: Annotated[bool, typer.Option("--flex", help="Also against compiled FlexAttention (slow to start).")] = False,
@@ -131,8 +150,8 @@ def bench(
     at_least: Annotated[
         list[str] | None,
         typer.Option(
-            help="Fail if a ratio to torch is lower: of the geometric mean, as forward=1.5 or backward=1.2, or of any "
-            "cell, as cell=0.95; may be repeated.",
+            help="Fail if a ratio to torch (on a card, to its flash backend) is lower: of the geometric mean, as "
+            "forward=1.5 or backward=1.2, or of any cell, as cell=0.95; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -146,23 +165,29 @@ def bench(
     fagen bench cpu -v causal_d64 --size B1,H8,S1024 --size B4,H32,Hk8,S4096
     fagen bench cpu --forward-only --plot bench.png --write bench.json
     fagen bench cpu --at-least forward=1.5 --at-least cell=0.95
+    fagen bench a100 --tokens 16384 --length 512 --length 8192
+
+    \b
+    A module for cards is measured on one: python3 -m fagen.bench FOLDER, with these options, needs torch alone.
     """
     with errors_shown(as_json):
+        from ..bench.command import wish
         from .benching import bench_module
 
-        bench_module(
-            module,
-            out,
-            variant or [],
-            size or [],
+        wanted = wish(
+            variants=variant or [],
+            sizes=size or [],
+            tokens=tokens,
+            lengths=length or [],
+            at_least=at_least or [],
             backward=not forward_only,
             flex=flex,
             rounds=rounds,
             write=write,
             plot=plot,
-            at_least=at_least or [],
             as_json=as_json,
         )
+        bench_module(module, out, wanted)
 
 
 @app.command()

@@ -14,9 +14,9 @@ from ..errors import PlanError, Problem, SpecError
 from ..explain import explain
 from ..plan import Plan, plan_from_json
 from ..resources import specs_dir
+from ..size import parse_size
 from ..spec import expand, load
 from .output import print_json
-from .size import parse_size
 
 
 def explain_variant(name: str, spec: Path | None, size: str, out: Path, *, as_json: bool) -> None:

@@ -48,19 +48,26 @@ def reference(
 
 
 def mask_matrix(
-    variant: Variant, B: int, H: int, Sq: int, Skv: int, params: Mapping[str, Tensor], Hk: int | None = None
+    variant: Variant,
+    B: int,
+    H: int,
+    Sq: int,
+    Skv: int,
+    params: Mapping[str, Tensor],
+    Hk: int | None = None,
+    device: str = "cpu",
 ) -> Tensor:
     """Which pairs the mask admits: truth values that broadcast to [B, H, Sq, Skv]; all are without a mask.
 
-    ``Hk`` defaults to H.
+    ``Hk`` defaults to H. It is computed where the params are; without any, on ``device``.
     """
     extents = {"B": B, "H": H, "Hk": H if Hk is None else Hk, "Sq": Sq, "Skv": Skv}
     inputs = run_time_inputs(variant, params, extents, torch.float64)
-    device = next(iter(inputs.values())).device if inputs else torch.device("cpu")
+    place = next(iter(inputs.values())).device if inputs else torch.device(device)
     mask, _ = trees(variant)
     if mask is None:
-        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
-    b, h, i = (torch.arange(extents[extent], device=device) for extent in ("B", "H", "Sq"))
+        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=place)
+    b, h, i = (torch.arange(extents[extent], device=place) for extent in ("B", "H", "Sq"))
     names = names_of(variant, extents, b[:, None, None, None], h[:, None, None], i[:, None])
     result = Evaluator(names, inputs, torch.float64)(mask)
     return result.reshape((1,) * (4 - result.ndim) + tuple(result.shape))

@@ -17,8 +17,7 @@ from expressions import PARAMS, masks, points, scores
 from hypothesis import HealthCheck, given, settings
 from variants import variant
 
-from fagen.bench import measure, peak, peers
-from fagen.bench import run as bench_run
+from fagen.bench import machines, measure, peak, peers
 from fagen.bench.closure import closure
 from fagen.bench.peers import Peer
 from fagen.bench.report import BenchReport, Cell, draw, summary
@@ -64,7 +63,9 @@ def test_medians_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two calls before the rounds (a warm-up, a first look) count for nothing; nor does one slow round."""
     clock = Clock(monkeypatch)
     found = measure.interleave(
-        {"steady": clock.candidate("steady", 0.5), "noisy": clock.candidate("noisy", 9, 1, 1, 2, 7, 3, 2, 2)}, rounds=5
+        {"steady": clock.candidate("steady", 0.5), "noisy": clock.candidate("noisy", 9, 1, 1, 2, 7, 3, 2, 2)},
+        measure.WallTimer(),
+        rounds=5,
     )
     assert found["steady"] == measure.Timing(0.5, 0.5, 0.5) and found["steady"].spread == 0
     assert found["noisy"].median == 2 and found["noisy"].spread == pytest.approx(0.5)
@@ -72,13 +73,13 @@ def test_medians_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_candidates_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    measure.interleave({name: clock.candidate(name, 1.0) for name in "abc"}, rounds=4)
+    measure.interleave({name: clock.candidate(name, 1.0) for name in "abc"}, measure.WallTimer(), rounds=4)
     assert "".join(clock.ran[6:]) == "abcbcacababc"
 
 
 def test_short_calls_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    found = measure.interleave({"short": clock.candidate("short", 1e-3)}, rounds=3, sample_seconds=0.02)
+    found = measure.interleave({"short": clock.candidate("short", 1e-3)}, measure.WallTimer(0.02), rounds=3)
     assert len(clock.ran) == 2 + 3 * 20
     assert found["short"].median == pytest.approx(1e-3)
 
@@ -189,7 +190,7 @@ def test_a_closure_is_the_expression(node: Node) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples of one call, and no peak."""
-    monkeypatch.setattr(bench_run, "peak_flops", lambda isa, threads: {"f32": 1e12})
+    monkeypatch.setattr(machines, "peak_flops", lambda isa, threads: {"f32": 1e12})
     monkeypatch.setattr(measure, "_calls_for", lambda call, at_least: 1)
 
 
@@ -200,7 +201,7 @@ def _cell(cells: Any, name: str, direction: str) -> Cell:
 def test_a_run(small: ModuleType, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every variant forward, those with gradients backward; peers where they have the function and the gradient."""
 
-    def flex(of: Variant, size: ProblemSize, params: Any) -> Peer:
+    def flex(of: Variant, size: ProblemSize, params: Any, device: str) -> Peer:
         def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             assert not (q.requires_grad or k.requires_grad or v.requires_grad)
             return v
@@ -275,6 +276,7 @@ def test_means_are_geometric() -> None:
         "forward: 4.00× sdpa (geometric mean)",
         "forward: 3.00× flex (geometric mean)",
         "backward: 1.50× sdpa (geometric mean)",
+        "on a machine, 2 threads, torch 2.0",
         "peak, of 2 threads that multiply and add in registers: f32 400 GFLOP/s",
     ]
 

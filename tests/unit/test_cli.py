@@ -19,7 +19,6 @@ from fagen.build.progress import Plain
 from fagen.cli import app
 from fagen.cli.bar import Bar
 from fagen.cli.output import errors_shown
-from fagen.cli.size import ProblemSize, parse_size
 from fagen.errors import (
     CheckError,
     CompileError,
@@ -29,7 +28,9 @@ from fagen.errors import (
     Problem,
     SpecError,
     ToolchainError,
+    UsageError,
 )
+from fagen.size import ProblemSize, grid_size, parse_size
 from fagen.spec import schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,8 +192,19 @@ def test_sizes() -> None:
     assert parse_size("Sq1, Skv4096") == ProblemSize(1, 8, 8, 1, 4096)
     assert parse_size("H4") == ProblemSize(heads=4, kv_heads=4)
     for text in ("", "8", "B1,B2", "H8,Hk3", "H8,Hk0", "Q4", "S-1"):
-        with pytest.raises(typer.BadParameter):
+        with pytest.raises(UsageError, match="--size"):
             parse_size(text)
+
+
+def test_sizes_of_the_grid() -> None:
+    """As many tokens at every length, and as wide a model at every head dim, or nearly."""
+    assert grid_size(512, 64) == ProblemSize(32, 32, 32, 512, 512)
+    assert grid_size(16384, 256) == ProblemSize(1, 8, 8, 16384, 16384)
+    assert grid_size(8192, 192) == ProblemSize(2, 10, 10, 8192, 8192)
+    assert grid_size(128, 4096, 256) == ProblemSize(2, 1, 1, 128, 128)
+    for length, tokens in ((3000, 16384), (0, 16384), (32768, 16384), (64, 0)):
+        with pytest.raises(UsageError, match="no whole number of sequences"):
+            grid_size(length, 64, tokens)
 
 
 def test_plain_progress(capsys: pytest.CaptureFixture[str]) -> None:

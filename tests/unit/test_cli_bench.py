@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,15 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from fagen.bench.report import BenchReport, Cell
+from fagen.bench import __main__ as alone
+from fagen.bench import command, machines
+from fagen.bench.command import import_module
+from fagen.bench.report import BenchReport, Cell, summary
 from fagen.cli import app, benching
-from fagen.cli.benching import import_module
+from fagen.errors import UsageError
+from fagen.runtime.cards import Card
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_module_named_as_another_package_takes_nobodys_place(tmp_path: Path) -> None:
@@ -58,8 +65,8 @@ def test_a_ratio_that_is_not_reached_is_an_exit_status_and_one_json_value(
 ) -> None:
     monkeypatch.setattr(benching, "find_module", lambda what, out: tmp_path)
     monkeypatch.setattr(benching, "read_module", lambda folder: {"variants": []})
-    monkeypatch.setattr(benching, "import_module", lambda folder: SimpleNamespace(_module=None))
-    monkeypatch.setattr(benching, "bench", lambda *arguments: _report())
+    monkeypatch.setattr(command, "import_module", lambda folder: SimpleNamespace(_module=None))
+    monkeypatch.setattr(command, "bench", lambda *arguments: _report())
     missed = CliRunner().invoke(app, ["bench", "cpu", "--json", "--at-least", "cell=0.95"])
     assert missed.exit_code == 1 and "error: x backward" in missed.stderr
     assert len(json.loads(missed.stdout)["short_of"]) == 1
@@ -73,9 +80,99 @@ def test_a_mistyped_ratio_is_refused_before_anything_is_measured(text: str) -> N
     assert result.exit_code == 2 and "forward=1.5" in result.output
 
 
-def test_modules_for_cards_are_not_measured_yet(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
+def test_on_a_card_ratios_are_to_flash() -> None:
+    """cuDNN's, though worse, decide nothing."""
+    seconds = {"fagen": 1.0, "flash": 1.2, "cudnn": 0.5}
+    cell = Cell("x", "bf16", "forward", 32, 32, 32, 512, 512, 64, 64, 2e14, seconds, dict.fromkeys(seconds, 0.0))
+    report = BenchReport("a card", "2.11.0", None, "sm_80", {"bf16": 8e14}, (cell,), device="cuda")
+    assert report.against == "flash" and report.to_json()["against"] == "flash"
+    assert report.short_of({"forward": 1.0, "cell": 0.9}) == []
+    assert report.short_of({"cell": 1.3}) == ["x forward 512×512: 1.200× flash, asked for 1.3×"]
+    head, row, _ = report.rows()
+    assert head[3:5] == ["TFLOP/s", "of peak"] and row[3:7] == ["200.0", "25 %", "0 %", "166.7"]
+    assert summary(report, {"forward": 1.0, "cell": 0.9}) == [
+        "forward: 1.20× flash (geometric mean)",
+        "forward: 0.50× cudnn (geometric mean)",
+        "asked for, of flash: forward at least 1×, cell at least 0.9×",
+        "on a card, torch 2.11.0",
+        "peak, of torch's product of two large matrices: bf16 800 TFLOP/s",
+    ]
+
+
+def _published(folder: Path) -> Path:
+    folder.mkdir()
     manifest = {"fagen": "0", "target": "sm_80", "device": "cuda", "variants": []}
-    (tmp_path / "a" / "manifest.json").write_text(json.dumps(manifest))
-    result = CliRunner().invoke(app, ["bench", "a", "--out", str(tmp_path)])
-    assert result.exit_code == 2 and "a is built for sm_80; only modules for the CPU are measured yet" in result.output
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_a_module_for_cards_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told before anything of it is loaded, by both commands alike."""
+    monkeypatch.setattr(machines, "cards", lambda: ())
+    folder = _published(tmp_path / "a")
+    result = CliRunner().invoke(app, ["bench", "a", "--out", str(tmp_path), "--json"])
+    assert result.exit_code == 2
+    assert "error: a is built for sm_80, and no card here runs it: there is none at all\n  hint: " in result.stderr
+    assert json.loads(result.stdout)["exit_code"] == 2
+    assert alone.main([str(folder)]) == 2
+
+
+def test_which_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own kind before a newer one; an older one runs nothing."""
+    there = [Card(0, "NVIDIA H200", "sm_90"), Card(1, "NVIDIA A100", "sm_80"), Card(2, "Tesla T4", "sm_75")]
+    monkeypatch.setattr(machines, "cards", lambda: tuple(there))
+    monkeypatch.setattr(machines.torch.cuda, "is_available", lambda: True)
+    assert machines.find_card("a100", "sm_80").index == 1
+    assert machines.find_card("a10", "sm_86").index == 0
+    with pytest.raises(UsageError, match=r"no card here runs it: there are NVIDIA H200 \(sm_90\), NVIDIA A100"):
+        machines.find_card("rtx5090", "sm_120")
+    monkeypatch.setattr(machines.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="this torch cannot use it"):
+        machines.find_card("a100", "sm_80")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--length", "3000"], "16384 tokens are no whole number of sequences of 3000"),
+        (["--tokens", "0"], "--tokens"),
+        (["--rounds", "1"], "--rounds"),
+        (["--size", "S"], "'S' is no size"),
+        (["--at-least", "cell"], "--at-least"),
+        (["-v", "nothing"], "no variant nothing"),
+    ],
+)
+def test_mistakes_without_typer(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _published(tmp_path / "a")
+    module = SimpleNamespace(variants=lambda: [SimpleNamespace(name="x", head_dim=64)])
+    monkeypatch.setattr(command, "import_module", lambda folder: SimpleNamespace(_module=module))
+    monkeypatch.setattr(command, "find_card", lambda name, target: None)
+    monkeypatch.setattr("fagen.bench.run.machine_for", lambda module: None)
+    assert alone.main([str(folder), *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert alone.main([str(tmp_path)]) == 2
+    assert f"{tmp_path} is no published module" in capsys.readouterr().err
+
+
+def test_both_commands_take_the_same_options() -> None:
+    """But for where modules are: one takes a folder, the other a name as well."""
+    import typer
+
+    bench = typer.main.get_command(app).commands["bench"]  # type: ignore[attr-defined]
+    ours = {flag for option in bench.params for flag in option.opts if flag.startswith("-")} - {"--out", "-o"}
+    text = subprocess.run(
+        [sys.executable, "-m", "fagen.bench", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert {flag for flag in ours if flag not in text} == set()
+
+
+def test_measuring_needs_torch_alone() -> None:
+    """Not what a build needs, nor what the command line is made of."""
+    absent = ("pydantic", "typer", "click", "rich", "jinja2", "yaml", "ninja", "matplotlib")
+    program = f"import sys\nfor name in {absent!r}: sys.modules[name] = None\nimport fagen.bench.__main__"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fagen.cli import app
-from fagen.cli.size import parse_size
 from fagen.costs import ProblemSize, costs, operations
 from fagen.explain import explain
 from fagen.plan import Plan, plan
 from fagen.resources import specs_dir
+from fagen.size import parse_size
 from fagen.spec import expand, load
 from fagen.tilemap import FULL, IN_VAIN, PARTIAL, SKIPPED, tile_map
 

@@ -1,0 +1,150 @@
+"""From a module's folder to figures on the screen, in files and as an exit code. No typer here: `fagen bench` and
+`python3 -m fagen.bench` both end in this, and the second has to run where there is nothing but torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..errors import FagenError, Problem, SpecError, UsageError
+from ..size import parse_size
+from .machines import find_card
+from .report import BenchReport, draw, summary, table
+from .run import Options, bench
+
+ROUNDS = 9
+TEXTS = {
+    "size": "As B1,H8,Hk2,S4096, or Sq and Skv apart; may be repeated.",
+    "tokens": "With --length: as many tokens in all, and 2048 / head_dim heads.",
+    "length": "Sequences of this length, of --tokens in all; may be repeated.",
+    "forward_only": "Leave the backward pass out.",
+    "flex": "Also against compiled FlexAttention (slow to start).",
+    "rounds": "Interleaved rounds; medians are taken over them.",
+    "write": "Write the figures as JSON here.",
+    "plot": "Draw them as a PNG here.",
+    "at_least": "Fail if a ratio to torch (on a card, to its flash backend) is lower: of the geometric mean, as "
+    "forward=1.5 or backward=1.2, or of any cell, as cell=0.95; may be repeated.",
+    "json": "Print one JSON value on stdout, nothing else.",
+}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to measure, and what to make of it: ``limits`` as BenchReport.short_of takes them."""
+
+    options: Options = Options()
+    limits: Mapping[str, float] = field(default_factory=dict)
+    write: Path | None = None
+    plot: Path | None = None
+    as_json: bool = False
+
+
+def wish(
+    *,
+    variants: Sequence[str],
+    sizes: Sequence[str],
+    tokens: int | None,
+    lengths: Sequence[int],
+    at_least: Sequence[str],
+    backward: bool,
+    flex: bool,
+    rounds: int,
+    write: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> Wish:
+    """What a command line asks for. Raises UsageError for what cannot be meant."""
+    if rounds < 3:
+        raise UsageError(Problem(f"--rounds: {rounds} are too few", hint="at least 3"))
+    if tokens is not None and tokens < 1:
+        raise UsageError(Problem(f"--tokens: expected a positive number, got {tokens}"))
+    options = Options(
+        sizes=tuple(parse_size(text) for text in sizes),
+        tokens=tokens,
+        lengths=tuple(lengths),
+        variants=tuple(variants),
+        backward=backward,
+        flex=flex,
+        rounds=rounds,
+    )
+    return Wish(options, dict(_limit(text) for text in at_least), write, plot, as_json)
+
+
+def _limit(text: str) -> tuple[str, float]:
+    """`forward=1.5` as ("forward", 1.5)."""
+    what, _, number = text.partition("=")
+    try:
+        if what in ("forward", "backward", "cell") and math.isfinite(limit := float(number)):
+            return what, limit
+    except ValueError:
+        pass
+    raise UsageError(
+        Problem(
+            f"--at-least: {text!r}: expected forward=, backward= or cell= and a ratio", hint="write it as forward=1.5"
+        )
+    )
+
+
+def manifest_in(folder: Path) -> dict[str, Any]:
+    """That of a published module. Raises SpecError if ``folder`` holds none."""
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(manifest, dict) and "fagen" in manifest:
+            return manifest
+    except (OSError, ValueError):
+        pass
+    raise SpecError(Problem(f"{folder} is no published module", hint="name a folder that `fagen build` made"))
+
+
+def measure(folder: Path, manifest: Mapping[str, Any], wish: Wish, out: Callable[[str], None] = print) -> int:
+    """Measure the module in ``folder``, print, write and draw what came out, and return what to exit with.
+
+    1 if a ratio of ``wish.limits`` is not reached. Raises FagenError, before anything is measured if it can.
+    """
+    known = [entry["variant"]["name"] for entry in manifest["variants"]]
+    for name in wish.options.variants:
+        if name not in known:
+            raise UsageError(Problem(f"--variant: no variant {name}", hint=f"there are {', '.join(known)}"))
+    if manifest.get("device", "cpu") != "cpu":
+        find_card(folder.name, manifest["target"])  # before a library is loaded
+    report = bench(import_module(folder)._module, wish.options, _tell)
+    if wish.write is not None:
+        report.write_json(wish.write)
+    if wish.plot is not None:
+        draw(report, wish.plot)
+    short = report.short_of(wish.limits)
+    for line in short:
+        _tell(f"error: {line}")
+    out(_text(report, wish, short))
+    return FagenError.exit_code if short else 0
+
+
+def _text(report: BenchReport, wish: Wish, short: Sequence[str]) -> str:
+    if wish.as_json:
+        return json.dumps({**report.to_json(), "short_of": list(short)}, indent=2, ensure_ascii=False)
+    return "\n".join([table(report.rows()), *summary(report, wish.limits)])
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def import_module(folder: Path) -> ModuleType:
+    """The published module in ``folder``, imported wherever it lies, under a name that no other package has."""
+    name = f"_fagen_benched_{folder.resolve().name}"
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
