@@ -18,6 +18,8 @@ from .keys import Headers, digest, object_key
 PTX, SAID = ".ptx", ".txt"
 _IMAGE = "fagen/host/image.S"
 _FLAGS = ("-lineinfo", "-allow-unsupported-compiler")  # the host compiler is only asked to preprocess
+# Told of the registers, and to save them: kernels need nearly all, and one too many is a store and loads in every tile.
+_ASSEMBLER = ("-Xptxas", "-v,--register-usage-level=8")
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def cuda_unit(source: Source, target: str, headers: Headers, nvcc: Nvcc, compile
         source.flags,
         headers,
         compiler=f"{nvcc.identity}, {compiler.identity}",
-        extra=[both, *_FLAGS, digest(image), image_symbol(source.variant, source.direction)],
+        extra=[both, *_FLAGS, *_ASSEMBLER, digest(image), image_symbol(source.variant, source.direction)],
     )
     ptx, fatbin = f"{key}{PTX}", f"{key}.fatbin"
     # The compiler that nvcc calls to preprocess: ours, if it can be named by one word.
@@ -74,7 +76,7 @@ def cuda_unit(source: Source, target: str, headers: Headers, nvcc: Nvcc, compile
         commands=(
             (*start, *source.flags, f"-arch=compute_{number}", "-Iinclude", "-ptx", source.name, "-o", ptx),
             (sys.executable, "-I", "-S", relative_lines.__file__, ptx),
-            (str(nvcc.path), *host, *_FLAGS, "-gencode", both, "-Xptxas", "-v", "-fatbin", ptx, "-o", fatbin),
+            (str(nvcc.path), *host, *_FLAGS, "-gencode", both, *_ASSEMBLER, "-fatbin", ptx, "-o", fatbin),
             (*compiler.command, *symbol, "-c", f"include/{_IMAGE}", "-o", object_name(key)),
         ),
     )

@@ -46,7 +46,8 @@ def row_bytes(dim: int) -> int:
 def shared_bytes(variant: Variant, tile_q: int, tile_kv: int, stages: int) -> int:
     """Shared memory of a block: its queries, whose place o takes in the end, the tiles of K and V, and the mask's."""
     head, value = row_bytes(variant.head_dim), row_bytes(variant.value_dim)
-    return tile_q * max(head, value) + stages * tile_kv * (head + value) + _NOTES + (0 if variant.mask is None else _TILES)
+    tensors = tile_q * max(head, value) + stages * tile_kv * (head + value)
+    return tensors + _NOTES + (0 if variant.mask is None else _TILES)
 
 
 def choose_forward(variant: Variant, target: Target) -> tuple[Forward, dict[str, str]]:
