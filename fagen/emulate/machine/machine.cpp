@@ -56,9 +56,10 @@ std::unique_ptr<Block> make_block(Machine& m, u32 index) {
   block.warps = (block.threads + kLanes - 1) / kLanes;
   const Kernel& kernel = *m.kernel;
   const u64 stride = (kernel.register_bytes + 63) / 64 * 64 + 64, local = (kernel.local_bytes + 15) / 16 * 16;
-  block.registers.assign(stride * block.threads, 0);
-  block.local.assign(local * block.threads + 16, 0);
-  block.shared.assign(m.shared_bytes, 0xff);  // not zeros, which hide a missing store
+  // Not zeros, which hide a missing store.
+  block.registers.assign(stride * block.threads, static_cast<char>(0xff));
+  block.local.assign(local * block.threads + 16, static_cast<char>(0xff));
+  block.shared.assign(m.shared_bytes, 0xff);
   block.shadow.grain = static_cast<u64>(m.program->store_bytes_shared);
   block.shadow.cells.resize(m.shared_bytes / block.shadow.grain + 16);
   block.thread.resize(block.threads);

@@ -173,8 +173,9 @@ SUBJECTS: dict[str, Subject] = {
         _subject("sm_75", "plain", 256, "f16", Tiles(q=64, kv=16, stages=1), value_dim=64),
         # Two stages; a window, with tiles of which it leaves one pair; swizzled rows; what is not finite is kept where
         # it belongs.
-        _subject("sm_80", "window", 64, "f16", Tiles(q=64, kv=16, stages=2), mask="causal and q - kv < 36"),
-        # Tiles that are visited in vain, some of them next to a row that would see them; positions from the top left.
+        _subject("sm_80", "window", 64, "bf16", Tiles(q=64, kv=16, stages=2), mask="causal and q - kv < 36"),
+        # Tiles that are visited in vain, some of which the next block sees; more tiles than a warp asks its mask of at
+        # once of which it admits none, before others; positions from the top left.
         _subject(
             "sm_80",
             "sparse",
@@ -182,21 +183,22 @@ SUBJECTS: dict[str, Subject] = {
             "f16",
             Tiles(q=64, kv=16, stages=2),
             align="top_left",
-            mask="kv <= q + 15 and keep[b, kv] or kv % 4 == 1 and kv % 4 == 2",
+            mask="kv + 16 <= q and keep[b, kv] or kv // 64 % 16 * 4 + kv % 4 * (kv % 4) == 2",
             params=(Param("keep", "bool", ("B", "n")),),
         ),
-        # One stage; rows that are padded; two tiles of rows a warp, four of keys; params and a sink; more tiles than a
-        # warp asks its mask of at once, of which the last ones and the first are not alike.
+        # One stage; rows that are padded; two tiles of rows a warp, six of keys, so that its answers are of several
+        # words; params, one read outside, and a sink; more tiles than a warp asks its mask of at once, of which the last
+        # ones and the first are not alike.
         _subject(
             "sm_80",
             "rich",
             24,
             "bf16",
-            Tiles(q=128, kv=32, stages=1),
+            Tiles(q=128, kv=48, stages=1),
             value_dim=40,
             layout="bhsd",
             sink=True,
-            mask="q >= kv - 50 and (kv >= 24 or keep[b, kv])",
+            mask="q >= kv - 50 and (kv >= 24 or keep[b, kv - 1])",
             score="s / 2 + slope[h] * (kv - q)",
             params=(Param("slope", "f32", ("H",)), Param("keep", "bool", ("B", "n"))),
         ),
