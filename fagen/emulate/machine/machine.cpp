@@ -277,6 +277,11 @@ void run_grid(Machine& m) {
         meet_at_barriers(m, block);
       }
     }
+    if (!m.conflicts.empty()) {
+      for (const auto& block : m.blocks) {
+        if (block->live == 0) add_conflicts(m, *block);
+      }
+    }
     m.blocks.erase(std::remove_if(m.blocks.begin(), m.blocks.end(), [](const auto& block) { return block->live == 0; }),
                    m.blocks.end());
     if (m.progress != before) {
@@ -367,7 +372,8 @@ struct LaunchArguments {
   s32 checks;
   double seconds;
   u64 seed;
-  u64* visits;  // kernel.block_count of them, added to
+  u64* visits;     // kernel.block_count of them, added to
+  u64* conflicts;  // program.instruction_count of them, added to; nullptr: not counted
 };
 
 // A JSON text of what happened, to be given back to fagen_free.
@@ -390,6 +396,7 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
   m.seconds = a->seconds;
   m.start = std::chrono::steady_clock::now();
   m.visits.assign(m.kernel->block_count + 1, 0);
+  if (a->conflicts != nullptr) m.conflicts.assign(static_cast<size_t>(m.program->instruction_count) + 1, 0);
   const u64 grain = static_cast<u64>(a->program->store_bytes_global);
   const auto add = [&](u64 address, u64 bytes, bool writable, const char* name) {
     Buffer buffer{address, address + bytes, writable, name, {}};
@@ -424,6 +431,9 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
     report = "{\"error\": " + quoted(error.what()) + "}";
   }
   for (u32 n = 0; n < m.kernel->block_count; ++n) a->visits[n] += m.visits[n];
+  for (s32 n = 0; a->conflicts != nullptr && n < m.program->instruction_count; ++n) {
+    a->conflicts[n] += m.conflicts[static_cast<size_t>(n)];
+  }
   char* out = static_cast<char*>(std::malloc(report.size() + 1));
   std::memcpy(out, report.c_str(), report.size() + 1);
   return out;

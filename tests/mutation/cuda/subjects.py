@@ -53,6 +53,12 @@ class Subject:
         """Its tiles."""
         return Tiling.of(self.plan.to_json(), slow=True)
 
+    @property
+    def swizzled(self) -> bool:
+        """Whether no access to shared memory has conflicts of banks. In rows that are padded, only those of products
+        have none."""
+        return self.variant.head_dim % 64 == 0 and self.variant.value_dim % 64 == 0
+
     @cached_property
     def cases(self) -> tuple[Case, ...]:
         """What the check has for it, the most telling first."""
@@ -77,6 +83,8 @@ class Called:
         self.plan = subject.plan.forward
         self.program = program
         self.completions, self.seed = "latest", 0
+        self.banks = False  # whether conflicts are counted; those of the last launch, by line of the PTX
+        self.conflicts: dict[int, int] = {}
         self.tiles: list[tuple[int, int]] = []
         self.ops = self
         # What makes a struct of tensors.
@@ -139,7 +147,7 @@ class Called:
             return
         threads, shared = sizes
         memory = [*memory, *(_memory(name, tensor, False) for name, tensor in params.items())]
-        launch(
+        done = launch(
             self.program,
             entry,
             (blocks, 1, 1),
@@ -151,7 +159,9 @@ class Called:
             seed=self.seed,
             checks=True,
             seconds=SECONDS,
+            banks=self.banks,
         )
+        self.conflicts = done.conflicts
 
 
 def _memory(name: str, tensor: Tensor, writable: bool) -> Memory:
