@@ -49,9 +49,9 @@ def readonly(tensor: Tensor) -> ReadOnly:
 @dataclass(frozen=True)
 class Statistics:
     """What a launch did: ``executed`` tells for each PTX line of the kernel how often a thread carried it out. A branch
-    is carried out whether it is taken or not, other instructions only where their predicate holds. ``conflicts``, where
-    banks were counted: for each line that accesses shared memory in vain more often than once for each 128 bytes or less
-    of a warp, how often."""
+    is carried out whether it is taken or not, other instructions only where their predicate holds. ``conflicts`` has,
+    where banks were counted, the lines that access shared memory in more parts than their width takes, and how many
+    more."""
 
     barriers: int
     collectives: int

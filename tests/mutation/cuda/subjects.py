@@ -197,8 +197,8 @@ SUBJECTS: dict[str, Subject] = {
             params=(Param("keep", "bool", ("B", "n")),),
         ),
         # One stage; rows that are padded; two tiles of rows a warp, six of keys, so that its answers are of several
-        # words; params, one read outside, and a sink; more tiles than a warp asks its mask of at once, of which the last
-        # ones and the first are not alike.
+        # words; params, one read outside, and a sink; more tiles than a warp asks its mask of at once, of which the
+        # last ones and the first are not alike.
         _subject(
             "sm_80",
             "rich",
