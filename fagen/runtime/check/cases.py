@@ -170,7 +170,7 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
         runs = poison != "nan-key"
         kv_len = 4 * b + 3 if poison == "unseen" else 2 * b + 3  # so that a tile of a document is unseen as a whole
         yield Case(poison, a // 2 + 3, kv_len, 1, 2, 1, where=where, poison=poison, runs=runs)
-    for poison in ("nan-value", "nan-upstream"):
+    for poison in ("nan-value", "nan-upstream", "inf-row"):
         yield Case(f"{poison}-early", a // 2 + 3, 2 * b + 3, 1, 2, 1, poison=poison, runs=True, early=True)
 
 

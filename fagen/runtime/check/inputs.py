@@ -226,7 +226,7 @@ def _poison(
         tensors["value"][..., 0] = 0.0
     if name == "row":
         # One alone: beside another with a score of Inf, a capped score of -Inf would weigh less than float32 can say.
-        row = max(length - 4, 0)  # an odd one, of even and odd ones that a card's lane has
+        row = 0 if case.early else max(length - 4, 0)  # of what a lane has, an even or an odd one
         tensors["key"][:, row, head, 0], tensors["value"][:, row, head, 0] = bad, bad
         return
     # A tile that ends between the two has nothing but the one to tell that it holds any.
