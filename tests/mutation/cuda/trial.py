@@ -169,7 +169,7 @@ def bank_fault(subject: Subject, called: Called, ptx: str) -> str:
     called.banks = True
     try:
         forward(called, subject.cases[0], inputs)
-    except (EmulationError, MemoryFault):
+    except (Fault, EmulationError, MemoryFault):
         return ""  # which a run that looks at more tells better
     finally:
         called.banks = False
