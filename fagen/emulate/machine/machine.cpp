@@ -56,9 +56,10 @@ std::unique_ptr<Block> make_block(Machine& m, u32 index) {
   block.warps = (block.threads + kLanes - 1) / kLanes;
   const Kernel& kernel = *m.kernel;
   const u64 stride = (kernel.register_bytes + 63) / 64 * 64 + 64, local = (kernel.local_bytes + 15) / 16 * 16;
-  block.registers.assign(stride * block.threads, 0);
-  block.local.assign(local * block.threads + 16, 0);
-  block.shared.assign(m.shared_bytes, 0xff);  // not zeros, which hide a missing store
+  // Not zeros, which hide a missing store.
+  block.registers.assign(stride * block.threads, static_cast<char>(0xff));
+  block.local.assign(local * block.threads + 16, static_cast<char>(0xff));
+  block.shared.assign(m.shared_bytes, 0xff);
   block.shadow.grain = static_cast<u64>(m.program->store_bytes_shared);
   block.shadow.cells.resize(m.shared_bytes / block.shadow.grain + 16);
   block.thread.resize(block.threads);
@@ -276,6 +277,11 @@ void run_grid(Machine& m) {
         meet_at_barriers(m, block);
       }
     }
+    if (!m.conflicts.empty()) {
+      for (const auto& block : m.blocks) {
+        if (block->live == 0) add_conflicts(m, *block);
+      }
+    }
     m.blocks.erase(std::remove_if(m.blocks.begin(), m.blocks.end(), [](const auto& block) { return block->live == 0; }),
                    m.blocks.end());
     if (m.progress != before) {
@@ -366,7 +372,8 @@ struct LaunchArguments {
   s32 checks;
   double seconds;
   u64 seed;
-  u64* visits;  // kernel.block_count of them, added to
+  u64* visits;     // kernel.block_count of them, added to
+  u64* conflicts;  // program.instruction_count of them, added to; nullptr: not counted
 };
 
 // A JSON text of what happened, to be given back to fagen_free.
@@ -389,6 +396,7 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
   m.seconds = a->seconds;
   m.start = std::chrono::steady_clock::now();
   m.visits.assign(m.kernel->block_count + 1, 0);
+  if (a->conflicts != nullptr) m.conflicts.assign(static_cast<size_t>(m.program->instruction_count) + 1, 0);
   const u64 grain = static_cast<u64>(a->program->store_bytes_global);
   const auto add = [&](u64 address, u64 bytes, bool writable, const char* name) {
     Buffer buffer{address, address + bytes, writable, name, {}};
@@ -423,6 +431,9 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
     report = "{\"error\": " + quoted(error.what()) + "}";
   }
   for (u32 n = 0; n < m.kernel->block_count; ++n) a->visits[n] += m.visits[n];
+  for (s32 n = 0; a->conflicts != nullptr && n < m.program->instruction_count; ++n) {
+    a->conflicts[n] += m.conflicts[static_cast<size_t>(n)];
+  }
   char* out = static_cast<char*>(std::malloc(report.size() + 1));
   std::memcpy(out, report.c_str(), report.size() + 1);
   return out;

@@ -53,6 +53,12 @@ class Subject:
         """Its tiles."""
         return Tiling.of(self.plan.to_json(), slow=True)
 
+    @property
+    def swizzled(self) -> bool:
+        """Whether no access to shared memory has conflicts of banks. In rows that are padded, only those of products
+        have none."""
+        return self.variant.head_dim % 64 == 0 and self.variant.value_dim % 64 == 0
+
     @cached_property
     def cases(self) -> tuple[Case, ...]:
         """What the check has for it, the most telling first."""
@@ -77,6 +83,8 @@ class Called:
         self.plan = subject.plan.forward
         self.program = program
         self.completions, self.seed = "latest", 0
+        self.banks = False  # whether conflicts are counted; those of the last launch, by line of the PTX
+        self.conflicts: dict[int, int] = {}
         self.tiles: list[tuple[int, int]] = []
         self.ops = self
         # What makes a struct of tensors.
@@ -139,7 +147,7 @@ class Called:
             return
         threads, shared = sizes
         memory = [*memory, *(_memory(name, tensor, False) for name, tensor in params.items())]
-        launch(
+        done = launch(
             self.program,
             entry,
             (blocks, 1, 1),
@@ -151,7 +159,9 @@ class Called:
             seed=self.seed,
             checks=True,
             seconds=SECONDS,
+            banks=self.banks,
         )
+        self.conflicts = done.conflicts
 
 
 def _memory(name: str, tensor: Tensor, writable: bool) -> Memory:
@@ -173,8 +183,9 @@ SUBJECTS: dict[str, Subject] = {
         _subject("sm_75", "plain", 256, "f16", Tiles(q=64, kv=16, stages=1), value_dim=64),
         # Two stages; a window, with tiles of which it leaves one pair; swizzled rows; what is not finite is kept where
         # it belongs.
-        _subject("sm_80", "window", 64, "f16", Tiles(q=64, kv=16, stages=2), mask="causal and q - kv < 36"),
-        # Tiles that are visited in vain, some of them next to a row that would see them; positions from the top left.
+        _subject("sm_80", "window", 64, "bf16", Tiles(q=64, kv=16, stages=2), mask="causal and q - kv < 36"),
+        # Tiles that are visited in vain, some of which the next block sees; more tiles than a warp asks its mask of at
+        # once of which it admits none, before others; positions from the top left.
         _subject(
             "sm_80",
             "sparse",
@@ -182,21 +193,22 @@ SUBJECTS: dict[str, Subject] = {
             "f16",
             Tiles(q=64, kv=16, stages=2),
             align="top_left",
-            mask="kv <= q + 15 and keep[b, kv] or kv % 4 == 1 and kv % 4 == 2",
+            mask="kv + 16 <= q and keep[b, kv] or kv // 64 % 16 * 4 + kv % 4 * (kv % 4) == 2",
             params=(Param("keep", "bool", ("B", "n")),),
         ),
-        # One stage; rows that are padded; two tiles of rows a warp, four of keys; params and a sink; more tiles than a
-        # warp asks its mask of at once, of which the last ones and the first are not alike.
+        # One stage; rows that are padded; two tiles of rows a warp, six of keys, so that its answers are of several
+        # words; params, one read outside, and a sink; more tiles than a warp asks its mask of at once, of which the
+        # last ones and the first are not alike.
         _subject(
             "sm_80",
             "rich",
             24,
             "bf16",
-            Tiles(q=128, kv=32, stages=1),
+            Tiles(q=128, kv=48, stages=1),
             value_dim=40,
             layout="bhsd",
             sink=True,
-            mask="q >= kv - 50 and (kv >= 24 or keep[b, kv])",
+            mask="q >= kv - 50 and (kv >= 24 or keep[b, kv - 1])",
             score="s / 2 + slope[h] * (kv - q)",
             params=(Param("slope", "f32", ("H",)), Param("keep", "bool", ("B", "n"))),
         ),

@@ -50,7 +50,7 @@ struct Softmax {
   // Rows that have seen a logit that takes weight to no value.
   __device__ __forceinline__ void start(float sink, float shift) {
     const float first = fmaxf(sink * kLog2e + shift, kLowest);
-    const float weight = sink == -kInfinity ? 0.0f : ptx::ex2(fmaf(sink, kLog2e, -first));
+    const float weight = ptx::ex2(fmaf(sink, kLog2e, -first));  // 0 of a sink of -inf
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r)
 #pragma unroll
