@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 
@@ -111,6 +112,15 @@ def test_instruction_sets_of_another_machine_are_refused(isa: str, monkeypatch: 
         assert plan(variant()).isa == plan(variant(isa="portable")).isa == "portable"
     finally:
         native_isa.cache_clear()
+
+
+@pytest.mark.parametrize("target", [target.name for target in TARGETS.values() if target.schedule == "mma"])
+def test_keys_that_make_room_for_tiles_of_the_spec_are_whole_steps_of_a_product(target: str) -> None:
+    for value_dim in (40, 64, 192):
+        for tiles in (Tiles(), Tiles(q=192), Tiles(q=192, stages=2), Tiles(q=256)):
+            asked = variant(head_dim=192, value_dim=value_dim, dtype="f16", backward=False, tiles=tiles)
+            with contextlib.suppress(PlanError):  # of tiles that do not fit, however few keys they have
+                assert plan(asked, target).forward.tile_kv % 16 == 0
 
 
 def test_the_target_table() -> None:

@@ -99,6 +99,6 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
     while (
         variant.tiles.kv is None and shared_bytes(variant, rows, keys, stages) > device.shared_per_block and keys > 16
     ):
-        keys //= 2
+        keys -= 16
         why["tile_kv"] = f"what fits {device.shared_per_block >> 10} KiB of shared memory"
     return rows, keys, stages
