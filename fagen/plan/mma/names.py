@@ -65,7 +65,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         ),
         "scored": scored,
         "scaled": "score * p.scale" if scored else "score",
-        "unit": "1.0f" if scored else "fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e",
+        "unit": "kLog2e" if scored else "fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e",
         "admitted": f"({admitted.x}) && " if masked else "",
         "full_scores": scores(code, variant, code.score, tail=False),
         "admitted_pairs": admitted,

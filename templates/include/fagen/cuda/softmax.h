@@ -1,10 +1,9 @@
 // The running softmax of a warp's rows, in registers. A lane holds, of kRowTiles tiles of 16 rows, the rows lane / 4 and
 // lane / 4 + 8 (`half` 0 and 1), and of each row a quarter of the columns: those that mma.sync gives it.
 //
-// Weights are powers of two, 2^(x · unit - reference). The reference is the largest x · unit so far, rounded once, plus
-// `shift`. Where x is q · k alone, x · unit is not rounded; what rounding the reference leaves is a factor of the whole row,
-// and cancels, as long as weights can hold it: up to scores of 1e8. What is changed or added to may be larger (-1e9 as good
-// as shuts a key out), and is rounded before, with a unit of 1: nothing is left then.
+// Weights are powers of two, 2^(x · unit - reference), with x · unit never rounded alone: of scores of any magnitude the
+// differences count. The reference is the largest x · unit so far, rounded once, plus `shift`; what the rounding leaves
+// is a factor of the whole row, and cancels.
 #pragma once
 #include "fagen/cuda/math.h"
 #include "fagen/ptx/math.h"
@@ -26,9 +25,6 @@ __device__ __forceinline__ float largest_of_row(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
-
-// The exponent of 2 that e^x is, rounded as it stands: the compiler is not to join the product with a sum.
-__device__ __forceinline__ float exponent_of(float x) { return __fmul_rn(x, kLog2e); }
 
 constexpr float kLeastUnit = 1.2e-38f;  // of scores: -inf times it is -inf
 constexpr float kSlack = 8.0f;  // weights are 2^kSlack at most, beside 2^-shift
@@ -53,8 +49,8 @@ struct Softmax {
 
   // Rows that have seen a logit that takes weight to no value.
   __device__ __forceinline__ void start(float sink, float shift) {
-    const float x = exponent_of(sink), first = fmaxf(x + shift, kLowest);
-    const float weight = ptx::ex2(x - first);  // 0 of a sink of -inf
+    const float first = fmaxf(sink * kLog2e + shift, kLowest);
+    const float weight = ptx::ex2(fmaf(sink, kLog2e, -first));  // 0 of a sink of -inf
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r)
 #pragma unroll
