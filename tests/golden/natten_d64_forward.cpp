@@ -133,7 +133,7 @@ Ranges key_ranges(const ForwardParams& p, const Block& at) {
   const Span span2 = -span1;
   const Span span3 = span2 + Span(3);
   const Span span4 = span1 + Span(3);
-  return Ranges::between(greatest(0, -256 * span3.hi), least(kv_len, 256 * span4.hi + 256));
+  return between(greatest(0, -256 * span3.hi), least(kv_len, 256 * span4.hi + 256));
 }
 
 // From q · k to scores, where every pair of the block counts.

@@ -112,7 +112,7 @@ Tri tile_test(const ForwardParams& p, const Block& at) {
 // The keys that the rows of a block may admit.
 Ranges key_ranges(const ForwardParams& p, const Block&) {
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
-  return Ranges::between(0, kv_len);
+  return between(0, kv_len);
 }
 
 // From q · k to scores, where every pair of the block counts.

@@ -104,7 +104,7 @@ Ranges key_ranges(const ForwardParams& p, const Block& at) {
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
   const Span q = Span{at.i, at.i + at.rows - 1} + Span{kv_len - q_len};
-  return Ranges::between(greatest(0, q.lo - 255), least(kv_len, q.hi + 1));
+  return between(greatest(0, q.lo - 255), least(kv_len, q.hi + 1));
 }
 
 // From q · k to scores, where every pair of the block counts.
