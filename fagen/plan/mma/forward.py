@@ -8,7 +8,6 @@ from ...runtime.variant import Variant
 from ...target import Device, Target
 
 _THREADS_PER_WARP = 32
-_ROWS_PER_MMA = 16
 # Rows of 16 bytes are what one copy moves; eight of them are all banks.
 _CHUNK = 16
 _WARPS = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,16 @@ from fagen.emulate.launch import run as launch  # noqa: E402
 from fagen.plan import Plan, plan  # noqa: E402
 from fagen.plan.mma.forward import Forward  # noqa: E402
 from fagen.render import Source, render  # noqa: E402
-from fagen.runtime.check.cases import Case, Tiling, cases  # noqa: E402
-from fagen.runtime.check.compare import Expected, expect  # noqa: E402
-from fagen.runtime.check.inputs import Inputs, draw  # noqa: E402
-from fagen.runtime.reference import trees  # noqa: E402
-from fagen.runtime.variant import Param, Tiles, Variant  # noqa: E402
+from fagen.runtime.check.cases import Tiling  # noqa: E402
+from fagen.runtime.variant import Param, Tiles  # noqa: E402
 
 SECONDS = 8.0  # a launch takes a small part of one: one that runs longer hangs
 
 
 @dataclass(frozen=True)
-class Subject:
+class Subject(Checked):
     """A variant whose kernel for ``target`` is mutated. Tiles are small, so that few numbers cross many tiles."""
 
-    variant: Variant
     target: str
 
     @cached_property
@@ -58,18 +54,6 @@ class Subject:
         """Whether no access to shared memory has conflicts of banks. In rows that are padded, only those of products
         have none."""
         return self.variant.head_dim % 64 == 0 and self.variant.value_dim % 64 == 0
-
-    @cached_property
-    def cases(self) -> tuple[Case, ...]:
-        """What the check has for it, the most telling first."""
-        return cases(self.tiling)
-
-    @lru_cache  # noqa: B019  a subject lives as long as the process
-    def prepared(self, case: Case) -> tuple[Inputs, Expected]:
-        """A case's inputs and what they should give: computed once, for all mutants."""
-        known = [tree for tree in trees(self.variant) if tree is not None]
-        inputs = draw(self.variant, known, case, 0)
-        return inputs, expect(self.variant, inputs, gradients=False)
 
 
 class Called:
