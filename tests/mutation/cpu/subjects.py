@@ -23,6 +23,8 @@ from fagen.runtime.check.cases import Tiling  # noqa: E402
 from fagen.runtime.check.memory import place  # noqa: E402
 from fagen.runtime.variant import Param, Tiles  # noqa: E402
 
+from ..subject import Checked  # noqa: E402
+
 
 @dataclass(frozen=True)
 class Subject(Checked):

@@ -24,6 +24,8 @@ from fagen.render import Source, render  # noqa: E402
 from fagen.runtime.check.cases import Tiling  # noqa: E402
 from fagen.runtime.variant import Param, Tiles  # noqa: E402
 
+from ..subject import Checked  # noqa: E402
+
 SECONDS = 8.0  # a launch takes a small part of one: one that runs longer hangs
 
 
