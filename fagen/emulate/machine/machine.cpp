@@ -28,6 +28,7 @@ constexpr s32 kFuel = 1 << 22;      // other backward branches between two looks
 // Rounds without progress that are a deadlock: with registers of those who wait as they were before, or whatever they
 // are (a thread may count how often it has tried).
 constexpr u32 kStuckRounds = 200, kPatientRounds = 20000;
+constexpr u32 kRegisters = 65536;   // of a block
 constexpr u64 kMostBlocks = 288;    // at a time, where blocks wait for each other
 
 void trap(Thread& t) { raise(*t.machine, t, FaultKind::kTrap, "the kernel trapped"); }
@@ -45,10 +46,13 @@ void tired(Thread& t) {
 
 void program_fault(Thread& t, const char* what) { raise(*t.machine, t, FaultKind::kProgram, what); }
 
-std::unique_ptr<Block> make_block(Machine& m, u32 index) {
+std::unique_ptr<Block> make_block(Machine& m, u32 index, const std::shared_ptr<Cluster>& cluster, u32 rank) {
   auto made = std::make_unique<Block>();
   Block& block = *made;
   block.index = index;
+  block.rank = rank;
+  block.cluster = cluster;
+  cluster->blocks.push_back(&block);
   block.coordinates[0] = index % m.grid[0];
   block.coordinates[1] = index / m.grid[0] % m.grid[1];
   block.coordinates[2] = index / m.grid[0] / m.grid[1];
@@ -56,6 +60,10 @@ std::unique_ptr<Block> make_block(Machine& m, u32 index) {
   block.warps = (block.threads + kLanes - 1) / kLanes;
   const Kernel& kernel = *m.kernel;
   const u64 stride = (kernel.register_bytes + 63) / 64 * 64 + 64, local = (kernel.local_bytes + 15) / 16 * 16;
+  block.products.resize(block.warps);
+  block.warpgroups.resize((block.warps + 3) / 4);
+  block.agents = 4 * block.threads + static_cast<u32>(block.warpgroups.size());
+  block.free_registers = s64{kRegisters} - s64{m.registers} * block.threads;
   block.registers.assign(stride * block.threads, 0);
   block.local.assign(local * block.threads + 16, 0);
   block.shared.assign(m.shared_bytes, 0xff);  // not zeros, which hide a missing store
@@ -77,7 +85,10 @@ std::unique_ptr<Block> make_block(Machine& m, u32 index) {
       t.ntid[i] = m.block_size[i];
       t.nctaid[i] = m.grid[i];
       t.ctaid[i] = block.coordinates[i];
+      t.cluster_ctaid[i] = block.coordinates[i] % m.cluster[i];
+      t.cluster_nctaid[i] = m.cluster[i];
     }
+    t.cluster_rank = rank;
     t.tid[0] = n % m.block_size[0];
     t.tid[1] = n / m.block_size[0] % m.block_size[1];
     t.tid[2] = n / m.block_size[0] / m.block_size[1];
@@ -89,6 +100,7 @@ std::unique_ptr<Block> make_block(Machine& m, u32 index) {
     t.state = State::kReady;
     block.more[n].clock.assign(2 * block.threads, 0);
     block.more[n].clock[n] = 1;
+    block.more[n].registers = m.registers;
   }
   for (u32 w = 0; w < block.warps; ++w) {
     block.warp.push_back({block.thread.data() + w * kLanes, std::min<u32>(kLanes, block.threads - w * kLanes)});
@@ -162,6 +174,9 @@ void turn(Machine& m, Block& block, Thread& t) {
   if (m.completions == Completions::kRandom && !block.more[t.index].groups.empty() && (m.random() & 3) == 0) {
     complete_some(t);
   }
+  if (m.completions == Completions::kRandom && block.products[t.warp].carried < block.products[t.warp].issued && (m.random() & 63) == 0) {
+    carry_out_some(m, block, t.warp);
+  }
   t.state = State::kReady;
   t.budget = kBudget;
   m.kernel->step(t);
@@ -169,6 +184,7 @@ void turn(Machine& m, Block& block, Thread& t) {
     arrive_at_barrier(m, block, t.index);
   } else if (t.state == State::kDone) {
     complete_all(t);
+    if (block.live == 1) leave(m, block);
     --block.live;
     ++m.progress;
   }
@@ -206,12 +222,26 @@ void run_warp(Machine& m, Block& block, Warp& warp, u32 enough) {
   std::map<std::pair<s32, u8>, std::vector<std::pair<u32, u32>>> places;
   const Thread* first = nullptr;
   bool barrier = false, exited = false;
+  FaultKind kind = FaultKind::kDeadlock;
+  std::string more;
   for (const auto& block : m.blocks) {
     exited |= block->live < block->threads;
+    for (const auto& [address, gate] : block->mbarriers) {
+      if (gate.pending != 0 || gate.transactions <= 0) continue;
+      kind = FaultKind::kMbarrier;
+      more += "; the mbarrier at " + std::to_string(address) + " of block " + std::to_string(block->index) +
+              " expects " + std::to_string(gate.transactions) + " bytes that nothing brings";
+    }
     for (const Thread& t : block->thread) {
       if (t.state == State::kDone) continue;
-      if (first == nullptr || (t.state != State::kWaiting && first->state == State::kWaiting)) first = &t;
+      if (first == nullptr || (kind != FaultKind::kLimits && t.state != State::kWaiting && first->state == State::kWaiting)) first = &t;
       barrier |= t.state == State::kBarrier;
+      if (block->more[t.index].wants_registers && kind != FaultKind::kLimits) {
+        kind = FaultKind::kLimits;
+        first = &t;
+        more += "; setmaxnreg over budget: " + std::to_string(block->free_registers / s64{block->threads}) +
+                " registers a thread are left";
+      }
       places[{t.at, static_cast<u8>(t.state)}].push_back({block->index, t.index});
     }
   }
@@ -231,7 +261,7 @@ void run_warp(Machine& m, Block& block, Warp& warp, u32 enough) {
     }
   }
   if (barrier && exited) what += "; some threads of the block have exited, which does not count as arriving";
-  throw Fault{FaultKind::kDeadlock, what, place_of(m, *first), {}, Space::kGeneric, 0, 0};
+  throw Fault{kind, what + more, place_of(m, *first), {}, Space::kGeneric, 0, 0};
 }
 
 // A number that tells whether those who spin have come any further.
@@ -250,6 +280,23 @@ u64 waiting_registers(const Machine& m) {
   return hash;
 }
 
+// A block's memory stays until all of its cluster are done.
+bool ended(const Block& block) {
+  for (const Block* other : block.cluster->blocks) {
+    if (other->live != 0) return false;
+  }
+  return true;
+}
+
+// The linear index of a cluster's block.
+u32 in_cluster(const Machine& m, u32 cluster, u32 rank) {
+  const u32 along[2] = {m.grid[0] / m.cluster[0], m.grid[1] / m.cluster[1]};
+  const u32 x = cluster % along[0] * m.cluster[0] + rank % m.cluster[0];
+  const u32 y = cluster / along[0] % along[1] * m.cluster[1] + rank / m.cluster[0] % m.cluster[1];
+  const u32 z = cluster / along[0] / along[1] * m.cluster[2] + rank / m.cluster[0] / m.cluster[1];
+  return x + m.grid[0] * (y + m.grid[1] * z);
+}
+
 void run_grid(Machine& m) {
   const u64 total = static_cast<u64>(m.grid[0]) * m.grid[1] * m.grid[2];
   u64 started = 0;
@@ -257,8 +304,16 @@ void run_grid(Machine& m) {
   u32 stuck = 0, same = 0;
   u64 waiting = 0;
   while (started < total || !m.blocks.empty()) {
-    while (m.blocks.size() < wanted && started < total) m.blocks.push_back(make_block(m, static_cast<u32>(started++)));
+    while (m.blocks.size() < wanted && started < total) {
+      const u32 size = m.cluster[0] * m.cluster[1] * m.cluster[2];
+      const auto cluster = std::make_shared<Cluster>();
+      for (u32 rank = 0; rank < size; ++rank) {
+        m.blocks.push_back(make_block(m, in_cluster(m, static_cast<u32>(started / size), rank), cluster, rank));
+        ++started;
+      }
+    }
     const u64 before = m.progress;
+    if (m.completions == Completions::kRandom) land_bulk(m, false);
     for (const Thread& t : m.blocks.front()->thread) {
       if (t.state == State::kDone) continue;
       check_time(m, t);
@@ -276,13 +331,14 @@ void run_grid(Machine& m) {
         meet_at_barriers(m, block);
       }
     }
-    m.blocks.erase(std::remove_if(m.blocks.begin(), m.blocks.end(), [](const auto& block) { return block->live == 0; }),
+    for (const auto& block : m.blocks) block->cluster->spent = ended(*block);
+    m.blocks.erase(std::remove_if(m.blocks.begin(), m.blocks.end(), [](const auto& block) { return block->cluster->spent; }),
                    m.blocks.end());
     if (m.progress != before) {
       stuck = same = 0;
       continue;
     }
-    bool landed = false;
+    bool landed = land_bulk(m, true);
     for (auto& block : m.blocks) {
       for (Thread& t : block->thread) landed |= t.state != State::kDone && complete_all(t);
     }
@@ -357,7 +413,8 @@ struct BufferArgument {
 struct LaunchArguments {
   const Program* program;
   s32 kernel;
-  u32 grid[3], block[3];
+  u32 grid[3], block[3], cluster[3];
+  u32 registers;
   u32 dynamic_shared;
   const char* param;
   s32 buffer_count;
@@ -375,11 +432,15 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
   Machine m{};
   m.program = a->program;
   m.kernel = a->program->kernels + a->kernel;
-  m.calls = Calls{load, store, atomic, fence, fence_proxy, copy_async, copy_commit, copy_wait, copy_arrive,
+  m.calls = Calls{load, store, atomic, fence, fence_proxy, fence_mbarrier_init, copy_async, copy_commit, copy_wait, copy_arrive,
                   mbarrier_init, mbarrier_inval, mbarrier_arrive, mbarrier_expect, mbarrier_complete, mbarrier_test,
-                  special, trap, program_fault, print, assert_failed, tired};
+                  special, trap, program_fault, print, assert_failed, tired, bulk_copy, bulk_commit, bulk_wait,
+                  wgmma_wait, touched, set_registers, cluster_arrive, cluster_wait,
+                  map_shared, rank_of};
   std::copy(a->grid, a->grid + 3, m.grid);
   std::copy(a->block, a->block + 3, m.block_size);
+  std::copy(a->cluster, a->cluster + 3, m.cluster);
+  m.registers = a->registers;
   m.dynamic_shared = a->dynamic_shared;
   m.shared_bytes = m.kernel->shared_bytes + a->dynamic_shared;
   m.param = a->param;

@@ -1,7 +1,17 @@
 // What orders threads: barriers, fences, releases and acquires, mbarriers.
+#include <algorithm>
+
 #include "machine.h"
 
 namespace fagen::emulate {
+
+void join(Clock& into, const Clock& from) {
+  if (into.size() < from.size()) into.resize(from.size(), 0);
+  u32* const to = into.data();
+  const u32* const other = from.data();
+  const size_t count = from.size();
+  for (size_t i = 0; i < count; ++i) to[i] = to[i] > other[i] ? to[i] : other[i];
+}
 
 void join(Clocks& into, u32 block, const Clock& clock) {
   Clock& known = into[block];
@@ -37,8 +47,13 @@ void take_in(Thread& t, const Clocks& clocks) {
   }
 }
 
+// Whether a scope holds threads of other blocks. That of a cluster counts as wide where there are clusters.
+bool reaches(const Thread& t, Scope scope) {
+  return is_wide(scope) || (scope == Scope::kCluster && t.block->cluster->blocks.size() > 1);
+}
+
 std::unordered_map<u64, Published>& places(Thread& t, const Range& range) {
-  return range.space == Space::kShared ? t.block->published : t.machine->published;
+  return range.space == Space::kShared ? range.owner->published : t.machine->published;
 }
 
 }  // namespace
@@ -59,7 +74,7 @@ void publish(Thread& t, const Range& range, Order order, Scope scope, bool atomi
   published.owner = fresh || published.owner == self ? self : ~u64{0};
   const Clocks now = release ? known(t) : Clocks{};
   join(published.narrow[t.block->index], release ? now : fenced.narrow);
-  if (is_wide(scope)) join(published.wide, release ? now : fenced.wide);
+  if (reaches(t, scope)) join(published.wide, release ? now : fenced.wide);
   published.version = ++t.machine->releases;
   if (release) tick(t);
 }
@@ -84,7 +99,7 @@ void learn(Thread& t, const Range& range, Order order, Scope scope) {
     join(seen.narrow, own->second);
     join(seen.wide, own->second);
   }
-  if (is_wide(scope)) {
+  if (reaches(t, scope)) {
     if (acquires) take_in(t, published.wide);
     join(seen.wide, published.wide);
   }
@@ -95,20 +110,35 @@ void fence(Thread& t, Order order, Scope scope) {
   if (order != Order::kRelease) {
     take_in(t, own.seen.narrow);
     own.seen.narrow.clear();
-    if (is_wide(scope)) {
+    if (reaches(t, scope)) {
       take_in(t, own.seen.wide);
       own.seen.wide.clear();
     }
   }
   if (order != Order::kAcquire) {
     own.fenced.narrow = known(t);
-    if (is_wide(scope)) own.fenced.wide = own.fenced.narrow;
+    if (reaches(t, scope)) own.fenced.wide = own.fenced.narrow;
     tick(t);
   }
 }
 
-// Asynchronous copies by cp.async are of the generic proxy; nothing here is of another.
-void fence_proxy(Thread&, u32) {}
+// What the thread knows of ordinary accesses may be seen by the asynchronous proxy from here on.
+void fence_proxy(Thread& t, u32) {
+  const u32 generic = 2 * t.block->threads;
+  const auto pass = [generic](Clock& clock) {
+    if (clock.size() < 2 * generic) clock.resize(2 * generic, 0);
+    for (u32 n = 0; n < generic; ++n) clock[generic + n] = std::max(clock[generic + n], clock[n]);
+  };
+  pass(more(t).clock);
+  for (auto& [block, clock] : more(t).others) pass(clock);
+  tick(t);
+}
+
+// Of the mbarriers that the thread has initialised.
+void fence_mbarrier_init(Thread& t) {
+  for (auto& [address, barrier] : t.block->mbarriers) barrier.fenced |= barrier.maker == t.index;
+  fence(t, Order::kRelease, Scope::kCluster);
+}
 
 void arrive_at_barrier(Machine& m, Block& block, u32 index) {
   Thread& t = block.thread[index];
@@ -194,33 +224,57 @@ struct Found {
 
 Found mbarrier_at(Thread& t, Space space, u64 address) {
   const Range range = find(t, space, address, 8, true);
-  auto& all = range.space == Space::kShared ? t.block->mbarriers : t.machine->mbarriers;
+  auto& all = range.space == Space::kShared ? range.owner->mbarriers : t.machine->mbarriers;
   const auto found = all.find(range.address);
   if (found == all.end()) {
     raise(*t.machine, t, FaultKind::kMbarrier, "no mbarrier has been initialised here", range.space, range.address, 8);
   }
   // An operation on it is strong; that it follows its initialisation must be ordered by something else.
   if (range.shadow != nullptr) {
-    watch(*t.machine, t, range, 8, false, Strength::kBlock, t.index, more(t).clock[t.index], t.at);
+    watch(*t.machine, t, range, 8, false, Strength::kCluster, t.index, more(t).clock[t.index], t.at);
   }
   return {found->second, range};
 }
 
+// 2^20 - 1 bytes are the most that a phase may expect, or be ahead of what it expects.
+constexpr s64 kMostTransactions = (1 << 20) - 1;
+
 void complete_phase(Machine& m, Mbarrier& barrier) {
   if (barrier.pending != 0 || barrier.transactions != 0) return;
   ++barrier.phase;
+  barrier.flying = 0;
+  barrier.still = 0;
   barrier.pending = barrier.expected;
   barrier.completed = std::move(barrier.gathering);
   barrier.gathering.clear();
   ++m.progress;
 }
 
+void expects(Thread& t, const Found& found, u32 bytes) {
+  found.barrier.transactions += bytes;
+  if (found.barrier.transactions > kMostTransactions) {
+    raise(*t.machine, t, FaultKind::kMbarrier, "more than 2^20 - 1 bytes expected in a phase", Space::kShared,
+          found.range.address, 8);
+  }
+}
+
+// With the last arrival, the bytes that fly must be those that are expected: fewer would complete the phase too early,
+// more never.
+void too_early(Thread& t, const Found& found) {
+  const Mbarrier& barrier = found.barrier;
+  if (!t.machine->checks || barrier.pending != 0 || barrier.transactions >= barrier.still) return;
+  raise(*t.machine, t, FaultKind::kMbarrier,
+        "expect_tx: bulk copies bring " + std::to_string(barrier.still - barrier.transactions) +
+            " bytes more than the phase expects",
+        Space::kShared, found.range.address, 8);
+}
+
 }  // namespace
 
 void keep_off_mbarriers(Thread& t, const Range& range, u32 bytes) {
-  if (range.space != Space::kShared || t.block->mbarriers.empty()) return;
+  if (range.space != Space::kShared || range.owner->mbarriers.empty()) return;
   for (u64 at = range.address & ~u64{7}; at < range.address + bytes; at += 8) {
-    if (t.block->mbarriers.count(at) != 0) {
+    if (range.owner->mbarriers.count(at) != 0) {
       raise(*t.machine, t, FaultKind::kMbarrier, "an ordinary access to an mbarrier", range.space, range.address,
             bytes);
     }
@@ -236,13 +290,16 @@ void mbarrier_init(Thread& t, Space space, u64 address, u32 count) {
   if (range.shadow != nullptr) {
     watch(*t.machine, t, range, 8, true, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
   }
-  auto& all = range.space == Space::kShared ? t.block->mbarriers : t.machine->mbarriers;
+  auto& all = range.space == Space::kShared ? range.owner->mbarriers : t.machine->mbarriers;
   if (all.count(range.address) != 0) {
     raise(*t.machine, t, FaultKind::kMbarrier,
           "an mbarrier that is in use is initialised again without being invalidated", range.space, address, 8);
   }
   Mbarrier barrier;
   barrier.expected = barrier.pending = count;
+  barrier.agent = range.owner != nullptr ? range.owner->agents++ : 0;
+  barrier.maker = t.index;
+  barrier.made = more(t).clock[t.index];
   all[range.address] = barrier;
 }
 
@@ -251,7 +308,7 @@ void mbarrier_inval(Thread& t, Space space, u64 address) {
   if (found.range.shadow != nullptr) {
     watch(*t.machine, t, found.range, 8, true, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
   }
-  (found.range.space == Space::kShared ? t.block->mbarriers : t.machine->mbarriers).erase(found.range.address);
+  (found.range.space == Space::kShared ? found.range.owner->mbarriers : t.machine->mbarriers).erase(found.range.address);
 }
 
 u64 mbarrier_arrive(Thread& t, Space space, u64 address, u32 count, bool drop, bool expect, u32 bytes,
@@ -259,7 +316,7 @@ u64 mbarrier_arrive(Thread& t, Space space, u64 address, u32 count, bool drop, b
   const Found found = mbarrier_at(t, space, address);
   Mbarrier& barrier = found.barrier;
   const u64 token = static_cast<u64>(barrier.phase) << 32 | barrier.pending;
-  if (expect) barrier.transactions += bytes;
+  if (expect) expects(t, found, bytes);
   if (count == 0 || count > barrier.pending) {
     raise(*t.machine, t, FaultKind::kMbarrier,
           std::to_string(count) + " arrivals, while the phase waits for " + std::to_string(barrier.pending),
@@ -268,6 +325,7 @@ u64 mbarrier_arrive(Thread& t, Space space, u64 address, u32 count, bool drop, b
   join(barrier.gathering, known(t));
   tick(t);
   barrier.pending -= count;
+  too_early(t, found);
   if (stays && barrier.pending == 0 && barrier.transactions == 0) {
     raise(*t.machine, t, FaultKind::kMbarrier, "a .noComplete arrival that completes the phase", found.range.space,
           found.range.address, 8);
@@ -284,29 +342,85 @@ u64 mbarrier_arrive(Thread& t, Space space, u64 address, u32 count, bool drop, b
 }
 
 void mbarrier_expect(Thread& t, Space space, u64 address, u32 bytes) {
-  mbarrier_at(t, space, address).barrier.transactions += bytes;
+  expects(t, mbarrier_at(t, space, address), bytes);
 }
 
 void mbarrier_complete(Thread& t, Space space, u64 address, u32 bytes) {
   const Found found = mbarrier_at(t, space, address);
   found.barrier.transactions -= bytes;
+  too_early(t, found);
   complete_phase(*t.machine, found.barrier);
 }
+
+Mbarrier& mbarrier_for_bulk(Thread& t, Block& block, u64 address) {
+  Machine& m = *t.machine;
+  const Found found = mbarrier_at(t, Space::kShared, address | u64{block.rank + 1} << 24);
+  const Mbarrier& barrier = found.barrier;
+  if (!barrier.fenced) {
+    const u32 agent = 2 * block.threads + barrier.maker;
+    const auto& others = more(t).others;
+    const auto other = others.find(block.index);
+    const u32 passed = &block == t.block ? at(more(t).clock, agent) : other == others.end() ? 0 : at(other->second, agent);
+    if (m.checks && passed < barrier.made) {
+      raise(m, t, FaultKind::kProxy,
+            "a bulk copy on an mbarrier whose initialisation no fence.mbarrier_init or fence.proxy.async follows",
+            Space::kShared, address, 8);
+    }
+  }
+  return found.barrier;
+}
+
+void check_expected(Thread& t, Block& block, u64 address) {
+  too_early(t, mbarrier_at(t, Space::kShared, address | u64{block.rank + 1} << 24));
+}
+
+void complete_bytes(Machine& m, Block& block, u64 address, u32 bytes) {
+  const auto found = block.mbarriers.find(address);
+  if (found == block.mbarriers.end()) {
+    throw Fault{FaultKind::kMbarrier, "an mbarrier was invalidated before bulk copies had completed on it", {}, {},
+                Space::kShared, address, 8};
+  }
+  Mbarrier& barrier = found->second;
+  barrier.transactions -= bytes;
+  barrier.still -= bytes;
+  if (barrier.flying != 0) --barrier.flying;
+  Clock& clock = barrier.gathering[block.index];
+  raise_to(clock, barrier.agent, barrier.phase + 1);
+  complete_phase(m, barrier);
+}
+
+namespace {
+
+// A thread that comes back for the phase that it has waited for already, while the next one is under way: it has not
+// turned its parity, or has the wrong barrier.
+void waited_twice(Thread& t, const Found& found) {
+  const Mbarrier& barrier = found.barrier;
+  const u64 key = found.range.address | u64{found.range.owner != nullptr ? found.range.owner->index + 1 : 0} << 32;
+  auto& waited = more(t).waited;
+  const auto [place, fresh] = waited.try_emplace(key, std::pair(barrier.agent, barrier.phase));
+  const bool armed = barrier.pending != barrier.expected || barrier.transactions != 0 || barrier.flying != 0;
+  if (!fresh && place->second == std::pair(barrier.agent, barrier.phase) && armed) {
+    raise(*t.machine, t, FaultKind::kMbarrier, "a phase is waited for twice, while the next is under way",
+          found.range.space, found.range.address, 8);
+  }
+  place->second = {barrier.agent, barrier.phase};
+}
+
+}  // namespace
 
 bool mbarrier_test(Thread& t, Space space, u64 address, u64 token, bool by_parity) {
   const Found found = mbarrier_at(t, space, address);
   const Mbarrier& barrier = found.barrier;
   const bool done = by_parity ? (barrier.phase & 1) != (token & 1) : static_cast<u32>(token >> 32) != barrier.phase;
-  if (done) {
-    for (const auto& [block, clock] : barrier.completed) {
-      if (block == t.block->index) {
-        join(more(t).clock, clock);
-      } else {
-        join(more(t).others, block, clock);
-      }
-    }
+  if (!done) {
+    t.budget = 0;  // there is nothing to be had by trying again at once
+    return false;
   }
-  return done;
+  if (t.machine->checks) {
+    waited_twice(t, found);
+    take_in(t, barrier.completed);
+  }
+  return true;
 }
 
 void expect_copies(Thread& t, u64 address) { ++mbarrier_at(t, Space::kShared, address).barrier.pending; }

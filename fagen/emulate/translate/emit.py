@@ -21,7 +21,7 @@ from ..ptx.model import (
 from ..ptx.parse import type_bytes
 from ..ptx.tokens import PtxError
 from .flat import Kernel
-from .flow import kept, label_of
+from .flow import kept, label_of, used_and_written, wgmma_registers
 from .modifiers import Unplaced, refused
 from .special import SPECIAL
 
@@ -77,6 +77,11 @@ class Emitter:
         # Runs of instructions that are carried out equally often: the first one's index, and which counter counts them.
         self.blocks: list[tuple[int, int]] = []
         self.counters = 0
+        self._noted: dict[str, int] = {}  # registers that some wgmma has, and which byte of `noted` is theirs
+        for each in kernel.statements:
+            if isinstance(each, Instruction):
+                for name in wgmma_registers(each):
+                    self._noted.setdefault(name, len(self._noted))
         self._labels = {each.name: n for n, each in enumerate(kernel.statements) if isinstance(each, Label)}
         self._kept = kept(
             kernel.statements,
@@ -100,6 +105,7 @@ class Emitter:
                 self._one(statement)
         fields = [f"  {self._type(name)} {self._name(name)};" for name in self.kernel.registers if name in self._kept]
         fields += [f"  {kind} {name};" for name, kind in self._extra.items()]
+        fields.append(f"  u8 noted[{max(len(self._noted), 1)}];")
         local = [
             f"  {self._type(name)} {self._name(name)};" for name in self.kernel.registers if name not in self._kept
         ]
@@ -129,6 +135,7 @@ class Emitter:
         self.instructions.append(instruction)
         try:
             if instruction.guard is None:
+                self._touch(instruction)
                 translate(self, instruction)
             else:
                 negation = "!" if instruction.guard_negated else ""
@@ -140,6 +147,7 @@ class Emitter:
                 else:
                     counter = self.blocks[-1][1]
                     self._block(self.index())
+                    self._touch(instruction)
                     translate(self, instruction)
                     self.line("}")
                     self.blocks.append((self.index() + 1, counter))
@@ -149,6 +157,26 @@ class Emitter:
             raise
         except (LookupError, ValueError) as error:  # operands or modifiers that the ISA does not have here
             raise refused(instruction, "this form is not built") from error
+
+    def _touch(self, instruction: Instruction) -> None:
+        """Registers that a wgmma may have in flight are looked after wherever others touch them."""
+        if not self._noted or instruction.opcode == "wgmma":
+            return
+        used, written, _ = used_and_written(instruction)
+        for name in sorted((used | written) & self._noted.keys()):
+            index = self._noted[name]
+            writes = name in written
+            flags = "kFlies | kIsRead" if writes else "kFlies"
+            self.line(
+                f"if (R.noted[{index}] & ({flags})) {{ t.at = {self.index()}; "
+                f'call.touched(t, {index}, "{name}", {_truth(writes)}); }}'
+            )
+            if writes and instruction.opcode != "mov":  # compilers put copies behind the fence
+                self.line(f"R.noted[{index}] |= kWritten;")
+
+    def noted_row(self) -> str:
+        """Where the notes lie among the registers, and how many there are, for the kernel's row."""
+        return f"(u32)offsetof({self.struct()}, noted), {len(self._noted)}"
 
     def _block(self, first: int | None = None) -> None:
         """Counts how often control comes here, where the instruction of that index begins; None is the next."""
@@ -198,11 +226,16 @@ class Emitter:
         aligned: bool,
         orders: bool = False,
         detail: Sequence[int] = (),
+        noted: Sequence[Operand] = (),
     ) -> None:
-        """Lanes meet for ``function`` of the machine. A constant operand is put into a field first; None is a sink."""
+        """Lanes meet for ``function`` of the machine. A constant operand is put into a field first; None is a sink.
+        Behind the operands stands where the registers ``noted`` have their notes."""
         offsets = []
         for operand, kind in zip(operands, types, strict=True):
             offsets.append(self._offset(operand, kind))
+        for each in noted:
+            index = self._noted[each.name] if isinstance(each, Register) else -1
+            offsets.append(f"(s32)offsetof({self.struct()}, noted) + {index}")
         self.functions.add(function)
         n = self.index()
         table = f"operands{n}"

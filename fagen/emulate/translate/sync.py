@@ -7,7 +7,7 @@ from .emit import PAUSES, Emitter, always, translates
 from .memory import order_of, space_of
 from .modifiers import Modifiers, refused
 
-PAUSES["bar"] = PAUSES["barrier"] = always
+PAUSES["bar"] = PAUSES["barrier"] = PAUSES["setmaxnreg"] = always
 
 
 def _truth(value: bool) -> str:
@@ -54,18 +54,30 @@ def _trap(e: Emitter, i: Instruction) -> None:
     e.line("call.trap(t);")
 
 
-@translates("nanosleep", "pmevent", "griddepcontrol", "setmaxnreg")
+@translates("nanosleep", "pmevent", "griddepcontrol")
 def _nothing(e: Emitter, i: Instruction) -> None:
-    if i.opcode in ("griddepcontrol", "setmaxnreg"):
-        raise refused(i, "this instruction is not built")
+    # One launch at a time: what a grid depends on is done before it begins.
     e.line(";")
+
+
+@translates("setmaxnreg")
+def _registers(e: Emitter, i: Instruction) -> None:
+    m = Modifiers(i)
+    more = m.choice("inc", "dec") == "inc"
+    m.choice("sync")
+    m.choice("aligned")
+    m.flag("u32")
+    m.done()
+    e.here()
+    e.wait_for(f"call.set_registers(t, {e.read(i.operands[0], 'u32')}, {_truth(more)})")
 
 
 @translates("bar", "barrier")
 def _barrier(e: Emitter, i: Instruction) -> None:
     m = Modifiers(i)
     if m.flag("cluster"):
-        raise refused(i, "cluster barriers are not built")
+        _cluster_barrier(e, m)
+        return
     if m.flag("warp"):
         m.flag("sync")
         m.done()
@@ -97,18 +109,31 @@ def _barrier(e: Emitter, i: Instruction) -> None:
         e.write(target, field if kind == "u32" else f"({field} != 0)", kind)
 
 
+def _cluster_barrier(e: Emitter, m: Modifiers) -> None:
+    arrives = m.choice("arrive", "wait") == "arrive"
+    order = m.choice("release", "acquire", "relaxed", default="")
+    m.flag("aligned")
+    m.done()
+    e.here()
+    if arrives:
+        e.line(f"call.cluster_arrive(t, {_truth(order != 'relaxed')});")
+    else:
+        e.wait_for("call.cluster_wait(t, true)")
+
+
 @translates("membar", "fence")
 def _fence(e: Emitter, i: Instruction) -> None:
     m = Modifiers(i)
     e.here()
-    if m.flag("proxy"):
-        e.line("call.fence_proxy(t, 0);")
+    if any(each.startswith("proxy") for each in m.left()):
+        # Of the async proxy; others (of tensor maps, constants, aliases) have nothing to order here.
+        e.line("call.fence_proxy(t, 0);" if any("async" in each for each in m.left()) else ";")
         return
     if m.flag("mbarrier_init"):
         m.flag("release")
         m.flag("cluster")
         m.done()
-        e.line("call.fence(t, Order::kRelease, Scope::kCluster);")
+        e.line("call.fence_mbarrier_init(t);")
         return
     if i.opcode == "membar":
         level = m.choice("cta", "gl", "sys")
