@@ -57,7 +57,7 @@ FAULTS = [
     (5, "limits", "setmaxnreg over budget", "registers", "setmaxnreg"),
     (6, "proxy", "without a fence.proxy.async", "store", "cp.async.bulk"),
     (7, "", "", "", ""),
-    (8, "mbarrier", "1 arrivals, while the phase waits for 0", "", ""),
+    (8, "", "", "", ""),
     (9, "deadlock", "", "", ""),
 ]
 
@@ -69,6 +69,9 @@ def test_a_fault(number: int, kind: str, says: str, mark: str, opcode: str, orde
     fault = fault_of("warpgroups", f"productILi{number}E", 1, 384, args, **more, **order)
     if number == 7:  # of three stages, the fourth step is the first to ask for another parity
         assert fault.kind in ("mbarrier", "race", "deadlock")
+        return
+    if number == 8:  # a phase is armed twice, or a stage filled that is read
+        assert fault.kind in ("mbarrier", "race")
         return
     assert fault.kind == kind and says in fault.what, fault
     if opcode and number != 2:
