@@ -318,9 +318,7 @@ def _check_limits(
         raise EmulationError(f"a grid of {blocks} blocks of {threads} threads: at most 2^31 threads are emulated")
 
 
-def _cluster(
-    entry: Entry, grid: tuple[int, int, int], asked: tuple[int, int, int] | None
-) -> tuple[int, int, int]:
+def _cluster(entry: Entry, grid: tuple[int, int, int], asked: tuple[int, int, int] | None) -> tuple[int, int, int]:
     """Blocks of a cluster: what the kernel's directive or the launch says. 16 is the most, beyond 8 by permission."""
     own = _three(entry.cluster, "cluster") if entry.cluster and all(entry.cluster) else None
     if own and asked and own != asked:

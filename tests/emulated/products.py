@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -149,10 +150,10 @@ def accumulators(form: Form, out: Tensor) -> Tensor:
 def operands(form: Form) -> tuple[Tensor, Tensor]:
     """Small whole numbers, so that sums are exact."""
     a, b = torch.randint(-2, 3, (64, form.k)), torch.randint(-2, 3, (form.n, form.k))
-    return (each.abs() if name == "u8" else each for each, name in ((a, form.a), (b, form.b)))  # type: ignore[return-value]
+    return a.abs() if form.a == "u8" else a, b.abs() if form.b == "u8" else b
 
 
-def arguments(form: Form, a: Tensor, b: Tensor, start: Tensor, adds: bool) -> tuple[list[object], int]:
+def arguments(form: Form, a: Tensor, b: Tensor, start: Tensor, adds: bool) -> tuple[list[Any], int]:
     """What to launch it with, and its bytes of shared memory; the result is left in ``start``."""
     first, second = a.to(TYPES[form.a]), b.to(TYPES[form.b])
     image = b"" if form.a_swizzle is None else _image(first, form.a_swizzle, form.a_transposed, form.part)

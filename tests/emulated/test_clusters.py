@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from .launches import FEW, check_place, fault_of, ints, run
 orders = pytest.mark.parametrize("order", FEW, ids=lambda order: f"{order['completions']}{order['seed']}")
 
 
-def tiles(number: int, count: int = 5) -> tuple[list[object], dict[str, object], torch.Tensor, torch.Tensor]:
+def tiles(count: int = 5) -> tuple[list[Any], dict[str, Any], torch.Tensor, torch.Tensor]:
     x, out = torch.randn(64 * count, 32), torch.zeros(4, 32)
     tile = emulate.encode_tiled(x, (32, 32), swizzle=128)
     return [tile, out, count], {"shared": 8192, "memory": [emulate.readonly(x)]}, x, out
@@ -20,17 +22,17 @@ def tiles(number: int, count: int = 5) -> tuple[list[object], dict[str, object],
 
 @orders
 def test_tiles_that_two_blocks_share(order: emulate.Order) -> None:
-    args, more, x, out = tiles(0)
+    args, more, x, out = tiles()
     run("clusters", "shared_tilesILi0E", 4, 32, args, **more, **order)
     rows = x.reshape(-1, 8, 8, 4)  # of eight rows each row's chunks of 16 bytes change places
-    wanted = sum(rows[:, r, [c ^ r for c in range(8)]] for r in range(8)).reshape(-1, 32).sum(0)
+    wanted = torch.stack([rows[:, r, [c ^ r for c in range(8)]] for r in range(8)]).sum((0, 1)).reshape(32)
     torch.testing.assert_close(out, wanted.expand(4, 32), rtol=1e-4, atol=1e-4)
 
 
 @orders
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_what_goes_wrong_among_them(number: int, order: emulate.Order) -> None:
-    args, more, _, _ = tiles(number)
+    args, more, _, _ = tiles()
     if number == 3:
         with pytest.raises(emulate.Fault) as caught:  # which block ends first hangs on the order
             for seed in range(20):
@@ -72,5 +74,5 @@ def test_limits() -> None:
     for grid, cluster, says in ((3, 2, "no whole number of clusters"), (32, 32, "at most 16")):
         fault = fault_of("clusters", "ringILi0E", grid, 32, [ints(64)], cluster=cluster)
         assert fault.kind == "limits" and says in fault.what
-    fault = fault_of("clusters", "shared_tilesILi0E", 4, 32, tiles(0)[0], cluster=4, shared=8192)
+    fault = fault_of("clusters", "shared_tilesILi0E", 4, 32, tiles()[0], cluster=4, shared=8192)
     assert fault.kind == "limits" and "which requires (2, 1, 1)" in fault.what

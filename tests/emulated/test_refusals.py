@@ -23,11 +23,15 @@ def refusal(ptx: str, kernel: str = "k", **more: object) -> str:
     ("line", "why"),
     [
         ("tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%d1, {%r1}];", "tex.1d.v4.f32.s32: this instruction is not built"),
-        ("wgmma.fence.sync.aligned;", "wgmma.fence.sync.aligned: this instruction is not built"),
+        ("tcgen05.wait::ld.sync.aligned;", "tcgen05.wait::ld.sync.aligned: this instruction is not built"),
         ("add.rn.rt.f32 %f1, %f2, %f3;", "add.rn.rt.f32: .rt is not built"),
         ("shfl.up.b32 %r1, %r2, 1, 0;", "shfl.up.b32: shfl without .sync is not built"),
-        ("cp.async.bulk.commit_group;", "cp.async.bulk.commit_group: bulk and tensor copies are not built"),
-        ("barrier.cluster.arrive;", "barrier.cluster.arrive: cluster barriers are not built"),
+        (
+            "cp.async.bulk.tensor.1d.global.shared::cta.im2col_no_offs.bulk_group [%d1, {%r1}], [%r2];",
+            ".im2col_no_offs",
+        ),
+        ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1}, %d1, %d2, %r1;", ".sp is not built"),
+        ("barrier.cluster.sync;", "barrier.cluster.sync: expected one of .arrive, .wait"),
         ("mov.u32 %r1, %pm0;", "%pm0 is neither declared nor a special register that is built"),
         ("mov.u32 %r1, %r9;", "%r9 is neither declared"),
         ("mov.u32 %r9, %r1;", "no register %r9 is declared"),

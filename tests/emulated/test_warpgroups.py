@@ -1,19 +1,24 @@
-"""Kernels as they are written for sm_90a: warp-specialised, pipelined, persistent; each right, and each way to be wrong."""
+"""Kernels as they are written for sm_90a, warp-specialised, pipelined, persistent: right ones and faulty ones."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from fagen import emulate
 
+from .compiled import ptx_of
 from .launches import FEW, check_place, fault_of, ints, run, twin
 
 orders = pytest.mark.parametrize("order", FEW, ids=lambda order: f"{order['completions']}{order['seed']}")
 SHARED = 3 * (128 + 64) * 128 + 2 * 64 * 128 + 48
 
 
-def given(depth: int, rows: int = 128, columns: int = 64) -> tuple[list[object], dict[str, object], torch.Tensor]:
+def given(depth: int, rows: int = 128, columns: int = 64) -> tuple[list[Any], dict[str, Any], Tensor, Tensor]:
+    """Arguments, keywords, where the product goes, and what it should be."""
     a, b = (torch.randn(n, depth).bfloat16() for n in (rows, columns))
     out = torch.zeros(rows, columns)
     maps = [
@@ -22,30 +27,16 @@ def given(depth: int, rows: int = 128, columns: int = 64) -> tuple[list[object],
         emulate.encode_tiled(out, (64, 32)),
     ]
     more = {"shared": SHARED, "memory": [emulate.readonly(a), emulate.readonly(b), out]}
-    return [*maps, depth], more, torch.stack([out, a.float() @ b.float().T])
+    return [*maps, depth], more, out, a.float() @ b.float().T
 
 
 @orders
 def test_a_pipelined_product(order: emulate.Order) -> None:
     for depth, rows, columns in ((64, 128, 64), (448, 256, 128)):
-        a, b = (torch.randn(n, depth).bfloat16() for n in (rows, columns))
-        out = torch.zeros(rows, columns)
-        maps = [
-            emulate.encode_tiled(a, (128, 64), swizzle=128),
-            emulate.encode_tiled(b, (64, 64), swizzle=128),
-            emulate.encode_tiled(out, (64, 32)),
-        ]
-        emulate.launch(
-            _ptx(), "productILi0E", (rows // 128, columns // 64), 384, [*maps, depth], shared=SHARED,
-            memory=[emulate.readonly(a), emulate.readonly(b), out], **order,
-        )  # fmt: skip
-        torch.testing.assert_close(out, a.float() @ b.float().T, rtol=1e-5, atol=1e-4)
-
-
-def _ptx():  # type: ignore[no-untyped-def]
-    from .compiled import ptx_of
-
-    return ptx_of("warpgroups")
+        args, more, out, wanted = given(depth, rows, columns)
+        grid = (rows // 128, columns // 64)
+        emulate.launch(ptx_of("warpgroups"), "productILi0E", grid, 384, args, **more, **order)
+        torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-4)
 
 
 # Number, kind, what is said, mark, opcode.
@@ -65,7 +56,7 @@ FAULTS = [
 @orders
 @pytest.mark.parametrize(("number", "kind", "says", "mark", "opcode"), FAULTS, ids=[str(each[0]) for each in FAULTS])
 def test_a_fault(number: int, kind: str, says: str, mark: str, opcode: str, order: emulate.Order) -> None:
-    args, more, _ = given(64 * 7)
+    args, more, _, _ = given(64 * 7)
     fault = fault_of("warpgroups", f"productILi{number}E", 1, 384, args, **more, **order)
     if number == 7:  # of three stages, the fourth step is the first to ask for another parity
         assert fault.kind in ("mbarrier", "race", "deadlock")

@@ -53,7 +53,9 @@ def _product(e: Emitter, i: Instruction, m: Modifiers) -> None:
     columns, depth = (int(part) for part in shape.removeprefix("m64n").split("k"))
     others, results = _FORMS.get(a, ((), ()))
     whole = d == "s32"
-    if b not in others or d not in results or depth != 256 // BITS[a] or (whole and columns % 16 and columns not in (8, 24)):
+    if b not in others or d not in results or depth != 256 // BITS[a]:
+        raise refused(i, "no such shape and types")
+    if whole and columns % 16 and columns not in (8, 24):
         raise refused(i, "no such shape and types")
     count = columns // (4 if d == "f16" else 2)
     described = not isinstance(i.operands[1], Vector)
