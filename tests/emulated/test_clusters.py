@@ -76,3 +76,12 @@ def test_limits() -> None:
         assert fault.kind == "limits" and says in fault.what
     fault = fault_of("clusters", "shared_tilesILi0E", 4, 32, tiles()[0], cluster=4, shared=8192)
     assert fault.kind == "limits" and "which requires (2, 1, 1)" in fault.what
+
+
+@orders
+def test_a_copy_into_a_neighbours_memory(order: emulate.Order) -> None:
+    out = ints(64)
+    run("clusters", "sendILb0E", 2, 32, [out], **order)
+    assert out.tolist() == [100 * (1 - rank) + t for rank in range(2) for t in range(32)]
+    fault = fault_of("clusters", "sendILb1E", 2, 32, [ints(64)], **order)
+    assert fault.kind == "proxy", fault

@@ -134,3 +134,16 @@ def test_their_twin(order: emulate.Order) -> None:
 
 def test_the_fixture_is_of_hopper() -> None:
     assert ".target sm_90a" in ptx_of("tensors").read_text()
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "s32", "u64"])
+def test_reductions_of_bytes(kind: str) -> None:
+    dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "s32": torch.int32}.get(
+        kind, torch.int64
+    )
+    each = 16 // torch.empty(0, dtype=dtype).element_size()
+    x, out = (torch.randint(-9, 9, (n, each)).to(dtype) for n in (32, 16))
+    pairs = torch.cat([x.view(16, 2, each), out.view(16, 1, each)], 1)
+    wanted = pairs.amax(1) if kind == "s32" else pairs.sum(1).to(dtype)
+    run("tensors", f"reduce_{kind}", 1, 32, [x, out])
+    assert torch.equal(out, wanted)

@@ -66,3 +66,36 @@ template __global__ void ring<0>(int*);
 template __global__ void ring<1>(int*);
 template __global__ void ring<2>(int*);
 template __global__ void ring<3>(int*);
+
+// A bulk copy from each block's memory into its neighbour's, onto the neighbour's mbarrier; generic addresses mapped.
+template <bool kFaulty>
+__global__ void __cluster_dims__(2, 1, 1) send(int* out) {
+  __shared__ __align__(128) int mine[32], theirs[32];
+  __shared__ uint64_t gate;
+  const uint32_t rank = cluster_rank();
+  if (threadIdx.x == 0) {
+    init(&gate, 1);
+    fence_init();
+    expect(&gate, 128);
+  }
+  mine[threadIdx.x] = 100 * rank + threadIdx.x;
+  if (!kFaulty) fence_async();
+  cluster_sync();
+  if (threadIdx.x == 0) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            in_block(theirs, rank ^ 1)),
+        "r"(shared_address(mine)), "r"(128), "r"(in_block(&gate, rank ^ 1))
+        : "memory");  // send
+  }
+  await(&gate, 0);
+  uint64_t there;
+  uint32_t its_rank;
+  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(&mine[threadIdx.x]), "r"(rank ^ 1));
+  asm volatile("getctarank.u64 %0, %1;" : "=r"(its_rank) : "l"(there));
+  const int far = *reinterpret_cast<int*>(there);
+  out[32 * blockIdx.x + threadIdx.x] = theirs[threadIdx.x] == far && its_rank == (rank ^ 1) ? far : -1;
+  cluster_sync();
+}
+template __global__ void send<false>(int*);
+template __global__ void send<true>(int*);

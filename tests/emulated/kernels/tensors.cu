@@ -97,3 +97,22 @@ template __global__ void twice<5>(const float*, float*);
 template __global__ void twice<6>(const float*, float*);
 template __global__ void twice<7>(const float*, float*);
 template __global__ void twice<8>(const float*, float*);
+
+// Plain reductions of a tile into global memory, by every thread's own 16 bytes.
+#define FAGEN_REDUCE(name, what)                                                                                  \
+  __global__ void reduce_##name(const uint4* x, uint4* out) {                                                     \
+    __shared__ uint4 tile[32];                                                                                    \
+    tile[threadIdx.x] = x[threadIdx.x];                                                                           \
+    fence_async();                                                                                                \
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group." what " [%0], [%1], 16;" ::"l"(             \
+                     out + threadIdx.x / 2),                                                                      \
+                 "r"(shared_address(tile + threadIdx.x))                                                          \
+                 : "memory");                                                                                     \
+    commit_bulk();                                                                                                \
+    await_bulk<0>();                                                                                              \
+  }
+FAGEN_REDUCE(f32, "add.f32")
+FAGEN_REDUCE(f16, "add.noftz.f16")
+FAGEN_REDUCE(bf16, "add.noftz.bf16")
+FAGEN_REDUCE(s32, "max.s32")
+FAGEN_REDUCE(u64, "add.u64")
