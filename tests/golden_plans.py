@@ -1,4 +1,4 @@
-"""The variants of golden/golden.yaml, planned: each for one instruction set, so that all of them are met."""
+"""The variants of golden/*.yaml, planned: each for one instruction set or card, so that all of them are met."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ ISAS = {
     "tree_d128": "portable",
     "natten_d64": "portable",
 }
+CARDS = {"causal_d64_t4": "sm_75", "packed_d256": "sm_120", "rich_d80": "sm_89"}
 
 
 def golden_plans() -> list[Plan]:
     spec = load(FOLDER / "golden.yaml")
     return [plan(variant, isa=ISAS.get(variant.name, "avx512_bf16"), spec=spec.name) for variant in expand(spec)]
+
+
+def card_plans() -> list[Plan]:
+    spec = load(FOLDER / "cards.yaml")
+    return [plan(variant, CARDS.get(variant.name, "sm_80"), spec=spec.name) for variant in expand(spec)]

@@ -6,7 +6,7 @@ import ctypes
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
@@ -49,11 +49,14 @@ def readonly(tensor: Tensor) -> ReadOnly:
 @dataclass(frozen=True)
 class Statistics:
     """What a launch did: ``executed`` tells for each PTX line of the kernel how often a thread carried it out. A branch
-    is carried out whether it is taken or not, other instructions only where their predicate holds."""
+    is carried out whether it is taken or not, other instructions only where their predicate holds. ``conflicts`` has,
+    where banks were counted, the lines that access shared memory in more parts than their width takes, and how many
+    more."""
 
     barriers: int
     collectives: int
     executed: dict[int, int]
+    conflicts: dict[int, int] = field(default_factory=dict)
 
 
 class _Buffer(ctypes.Structure):
@@ -82,6 +85,7 @@ class _Launch(ctypes.Structure):
         ("seconds", ctypes.c_double),
         ("seed", ctypes.c_uint64),
         ("visits", ctypes.POINTER(ctypes.c_uint64)),
+        ("conflicts", ctypes.POINTER(ctypes.c_uint64)),
     ]
 
 
@@ -112,6 +116,7 @@ def launch(
     seed: int = 0,
     checks: bool = True,
     seconds: float = 600.0,
+    banks: bool = False,
 ) -> Statistics:
     """Run ``kernel`` of ``ptx`` (a text, or the path of one) once over ``grid`` blocks of ``block`` threads.
 
@@ -122,7 +127,7 @@ def launch(
     where the kernel does not say it itself. Warps and lanes take turns in an order drawn from
     ``seed``; asynchronous copies land as early or as late as they may, or at random (``completions``). Without
     ``checks`` accesses that nothing orders are not looked for. A kernel that takes longer than ``seconds`` is given up
-    as one that never ends (0: never).
+    as one that never ends (0: never). Conflicts of banks are counted if ``banks`` says so; it takes time.
 
     Raises :class:`Fault` at the first mistake of the kernel's, :class:`EmulationError` for what cannot be run.
     """
@@ -151,6 +156,7 @@ def launch(
         seed=seed,
         checks=checks,
         seconds=seconds,
+        banks=banks,
     )
 
 
@@ -168,6 +174,7 @@ def run(
     seed: int,
     checks: bool,
     seconds: float = 600.0,
+    banks: bool = False,
 ) -> Statistics:
     """As :func:`launch`, of what is loaded, with parameters as bytes and memory as ranges."""
     _check_limits(program, entry, grid, block, shared)
@@ -179,6 +186,7 @@ def run(
         *(_Buffer(r.address, r.bytes, r.writable, r.name.encode()) for r in joined)
     )
     visits = (ctypes.c_uint64 * (max((counter for _, counter in entry.blocks), default=0) + 1))()
+    conflicts = (ctypes.c_uint64 * len(program.instructions))() if banks else None
     arguments = _Launch(
         program.handle,
         entry.index,
@@ -195,6 +203,7 @@ def run(
         seconds,
         seed,
         visits,
+        conflicts,
     )
     library = machine()
     text = library.fagen_launch(ctypes.byref(arguments))
@@ -206,7 +215,11 @@ def run(
         raise EmulationError(report["error"])
     if "fault" in report:
         raise fault_from(report["fault"], program.instructions, entry.name)
-    return Statistics(report["barriers"], report["collectives"], _executed(program, entry, list(visits)))
+    counted: dict[int, int] = {}
+    for instruction, count in zip(program.instructions, conflicts or (), strict=False):
+        if count:
+            counted[instruction.line] = counted.get(instruction.line, 0) + count
+    return Statistics(report["barriers"], report["collectives"], _executed(program, entry, list(visits)), counted)
 
 
 def _executed(program: Loaded, entry: Entry, visits: Sequence[int]) -> dict[int, int]:

@@ -127,11 +127,19 @@ def _block(
     allowed = None if mask is None else Evaluator(names, args.params, dtype)(mask)
     if allowed is not None:
         allowed = allowed.expand(q.shape[0], q.shape[1], k.shape[1])
-    x = args.scale * scores(q, k, allowed, unit)
-    if score is not None:
-        x = Evaluator({**names, "s": x}, args.params, dtype)(score, allowed).to(dtype).expand(x.shape)
-    if allowed is not None:
-        x = torch.where(allowed, x, -torch.inf)
+
+    def logits(allowed: Tensor | None) -> Tensor:
+        x = args.scale * scores(q, k, allowed, unit)
+        if score is not None:
+            x = Evaluator({**names, "s": x}, args.params, dtype)(score, allowed).to(dtype).expand(x.shape)
+        return x if allowed is None else torch.where(allowed, x, -torch.inf)
+
+    x = logits(allowed)
+    # A row whose scores are all -inf, with no sink beside them, is as one that sees no key, whatever its values hold.
+    shut = (x == -torch.inf).all(-1, keepdim=True) & (sink == -torch.inf).all(-1)[:, None, None]
+    if bool((shut if allowed is None else shut & allowed.any(-1, keepdim=True)).any()):
+        allowed = ~shut.expand(x.shape) if allowed is None else allowed & ~shut
+        x = logits(allowed)
     p, lse = _softmax(x, sink)
     return weighted(p, v, allowed, unit), lse
 

@@ -49,6 +49,19 @@ isa: portable
 variants:
   - {name: tiny, head_dim: 8, dtype: f32, mask: causal, backward: false}
 """
+# Rows that see one key, or at first one: a score of -inf there leaves them nothing.
+NARROW = """
+fagen: 1
+name: narrow
+target: cpu
+params:
+  bias: {dtype: f32, shape: [B, H, Sq, Skv], grad: true}
+variants:
+  - {name: own, head_dim: 16, dtype: f32, mask: q == kv}
+  - {name: own_biased, head_dim: 16, dtype: bf16, mask: q == kv, score: "s + bias[b, h, i, j]"}
+  - {name: own_sink, head_dim: 16, dtype: bf16, mask: q == kv, sink: true}
+  - {name: early, head_dim: 16, dtype: bf16, mask: causal, align: top_left}
+"""
 # natten2d sees runs of seven keys, and no panel of keys is that short: its full_scores and full_slopes never run.
 NEVER_WHOLE = {"natten2d"}
 # Scores that are capped at 50 give no lse beyond 2^10: what normalizes weights where it is never runs.
@@ -80,6 +93,11 @@ def test_a_sample_passes_with_every_mutant_killed_and_every_line_run(tmp_path, m
         assert not lines.unrun, [str(line) for line in lines.unrun]
         sources = [(folder / "sources" / f"{name}_{d}.cpp").read_text() for d in ("forward", "backward")]
         assert 100 < lines.total < sum(text.count("\n") for text in sources)
+
+
+def test_masks_that_let_one_key_pass(tmp_path, monkeypatch):
+    (tmp_path / "narrow.yaml").write_text(NARROW)
+    assert_all_told_apart(published(tmp_path / "narrow.yaml", tmp_path, monkeypatch)[1])
 
 
 @pytest.mark.nightly

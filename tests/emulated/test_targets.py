@@ -15,7 +15,8 @@ from fagen.toolchain import find_nvcc
 
 # sm_80 is that of test_modules.py; cards with as much shared memory have the same plans.
 VARIANTS = {
-    "sm_75": "{name: a, head_dim: 64, dtype: f16, mask: causal}",
+    # Its first row sees one key alone, which the check at times shuts out by a score of -inf.
+    "sm_75": "{name: a, head_dim: 64, dtype: f16, mask: causal, align: top_left}",
     "sm_89": "{name: a, head_dim: 128, value_dim: 72, dtype: bf16, mask: causal and q - kv < 100}",
     "sm_120": "{name: a, head_dim: 256, dtype: f16, layout: bhsd, mask: causal, score: softcap(20)}",
 }

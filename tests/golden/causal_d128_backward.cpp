@@ -105,7 +105,7 @@ Ranges query_ranges(const BackwardParams& p, const Block& at) {
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
   const Span kv{at.j, least(at.j + at.keys, kv_len) - 1};
-  return shifted(Ranges::between(greatest(kv_len - q_len, kv.lo), kv_len), q_len - kv_len);
+  return shifted(between(greatest(kv_len - q_len, kv.lo), kv_len), q_len - kv_len);
 }
 
 // From q · k and dO · v to weights and slopes, where every pair of the block counts.

@@ -134,7 +134,7 @@ Ranges query_ranges(const BackwardParams& p, const Block& at) {
   const Span span2 = span1 + Span(3);
   const Span span3 = -span1;
   const Span span4 = span3 + Span(3);
-  return shifted(Ranges::between(greatest(kv_len - q_len, -256 * span4.hi), least(kv_len, 256 * span2.hi + 256)), q_len - kv_len);
+  return shifted(between(greatest(kv_len - q_len, -256 * span4.hi), least(kv_len, 256 * span2.hi + 256)), q_len - kv_len);
 }
 
 // From q · k and dO · v to weights and slopes, where every pair of the block counts.

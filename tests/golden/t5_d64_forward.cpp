@@ -195,11 +195,12 @@ void write_rows(const ForwardParams& p, const Item& item, int32_t h, int row, fl
   float* const lse = p.lse + (item.b * p.shape.heads + h) * p.shape.q_len + item.i;
   for (int32_t r = 0; r < item.rows; ++r, ++row) {
     const float total = sum_lanes(load(own.total + row * kLanes));
-    const float factor = total == 0.0f ? 0.0f : 1.0f / (total * value_scale);  // a row without keys is zeros
+    const float factor = 1.0f / (total * value_scale);
     Element* const o = const_cast<Element*>(row_at(p.o, item.b, item.i + r, h));
     for (int d = 0; d < kValueDim; d += kLanes) {
       Element* const to = o + d * p.o.stride_d;
-      vf x = load(own.o + row * kValueWidth + d) * factor;
+      // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
+      vf x = total == 0.0f ? vf{} : load(own.o + row * kValueWidth + d) * factor;
       if (value_scale != 1.0f) {
         const vf before = load_floats(to, p.o.stride_d, kValueDim - d);
         x = before - before == 0.0f ? before : x;

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 
 import pytest
-from golden_plans import FOLDER, golden_plans
+from golden_plans import FOLDER, card_plans, golden_plans
 
 from fagen.render import Source, render
 
 
 def sources() -> list[Source]:
-    return [source for planned in golden_plans() for source in render(planned)]
+    return [source for planned in golden_plans() + card_plans() for source in render(planned)]
 
 
 @pytest.mark.parametrize("source", sources(), ids=lambda source: source.name)
@@ -26,4 +26,4 @@ def test_rendered_text(source: Source) -> None:
 
 
 def test_no_file_is_left_over() -> None:
-    assert {path.name for path in FOLDER.glob("*.cpp")} == {source.name for source in sources()}
+    assert {path.name for path in FOLDER.glob("*.c*")} == {source.name for source in sources()}

@@ -111,7 +111,7 @@ _ADDRESS = re.compile(
 # The lengths of arrays where they are declared are left alone: they are memory, not what is computed. An index that
 # goes past one is another matter, and traps in a trial.
 _LENGTHS = re.compile(
-    r"^\s*(?:alignas\(\d+\) )?(?:const )?(?:typename )?(?!return )[\w:]+(?:<\w+>)?[ *]+"
+    r"^\s*(?:__shared__ )?(?:(?:alignas|__align__)\(\d+\) )?(?:const )?(?:typename )?(?!return )[\w:]+(?:<\w+>)?[ *]+"
     r"(?P<lengths>\w+(?:\[[^\]]*\])+(?:, \w+(?:\[[^\]]*\])+)*)(?: = |;)"
     r"|\(&\w+\)(?P<of_reference>\[[^\]]*\])"
 )

@@ -229,7 +229,10 @@ class Planted:
                     last = torch.arange(keys) >= (keys - 1) // self.tile * self.tile
                     x = torch.where(last, s, x)
         final = x.detach().bfloat16().float() if self.has("bf16-scores") else x.detach()
-        return args, torch.where(allowed, final, -math.inf), allowed, (s, x, leaves)
+        final = torch.where(allowed, final, -math.inf)
+        if args.sink is None:  # a row that all are shut out of sees none
+            allowed = allowed & ~(final == -math.inf).all(-1, keepdim=True)
+        return args, final, allowed, (s, x, leaves)
 
     def backward(
         self,

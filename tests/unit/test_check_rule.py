@@ -14,10 +14,10 @@ def rows(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def verdict(got, want, base=None, size=None, unit=UNIT):
+def verdict(got, want, base=None, size=None, dtype="f32"):
     base = want if base is None else base
     size = torch.ones_like(want) if size is None else size
-    return judge("o", got.float(), want, base.float(), size, unit)
+    return judge("o", got.float(), want, base.float(), size, dtype)
 
 
 WANT = rows([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0])
@@ -90,9 +90,17 @@ def test_infinities_must_be_equal():
 def test_a_value_beyond_the_dtype_s_range_rounds_to_infinity():
     want = rows([1e6, 1.0])
     got = torch.tensor([[math.inf, 1.0]], dtype=torch.float16)
-    assert judge("o", got, want, got, torch.ones_like(want), UNITS["f16"]).passed
+    assert judge("o", got, want, got, torch.ones_like(want), "f16").passed
     finite = torch.tensor([[65504.0, 1.0]], dtype=torch.float16)
-    assert not judge("o", finite, want, finite, torch.ones_like(want), UNITS["f16"]).passed
+    assert not judge("o", finite, want, finite, torch.ones_like(want), "f16").passed
+
+
+def test_denormal_products_of_bf16_alone_may_be_lost():
+    want, nothing = rows([2.0**-127, 2.0**-126]), rows([0.0, 0.0])
+    assert verdict(nothing, want, size=want, dtype="bf16").passed
+    for dtype in ("f32", "f16"):
+        assert not verdict(nothing, want, size=want, dtype=dtype).passed
+    assert not verdict(nothing, want * 16, size=want * 16, dtype="bf16").passed
 
 
 def test_a_baseline_that_is_not_finite_excuses_nothing():

@@ -59,12 +59,10 @@ def test_the_tile_test_of_a_causal_mask() -> None:
         "}",
         "return refuses ? Tri::kSome : Tri::kAll;",
     )
-    assert code.key_ranges == ("return Ranges::between(0, least(kv_len, q.hi + 1));",)
-    assert code.query_ranges == (
-        "return shifted(Ranges::between(greatest(kv_len - q_len, kv.lo), kv_len), q_len - kv_len);",
-    )
+    assert code.key_ranges == ("return between(0, least(kv_len, q.hi + 1));",)
+    assert code.query_ranges == ("return shifted(between(greatest(kv_len - q_len, kv.lo), kv_len), q_len - kv_len);",)
     top_left = emit(variant_of(PARAMS, mask="causal", align="top_left"))
-    assert top_left.query_ranges == ("return Ranges::between(greatest(0, kv.lo), q_len);",)
+    assert top_left.query_ranges == ("return between(greatest(0, kv.lo), q_len);",)
 
 
 @pytest.mark.parametrize(

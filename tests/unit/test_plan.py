@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 
 import pytest
-from golden_plans import golden_plans
+from golden_plans import card_plans, golden_plans
 
 from fagen.errors import PlanError
 from fagen.plan import Plan, plan, plan_from_json
@@ -19,16 +20,17 @@ def variant(**fields: object) -> Variant:
     return Variant(**{"name": "v", "head_dim": 64, "value_dim": 64, **fields})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("planned", golden_plans(), ids=lambda planned: planned.variant.name)
+@pytest.mark.parametrize("planned", golden_plans() + card_plans(), ids=lambda planned: planned.variant.name)
 def test_every_choice_has_a_reason(planned: Plan) -> None:
     fields = {field.name for field in dataclasses.fields(planned.forward)}
     if planned.backward is not None:
         fields |= {f"backward.{field.name}" for field in dataclasses.fields(planned.backward)}
-    assert fields | {"isa", "schedule", "product", "backward"} <= set(planned.why)
+    own = {"isa", "product"} if planned.target == "cpu" else set()
+    assert fields | {"schedule", "backward"} | own <= set(planned.why)
     assert all(reason.strip() for reason in planned.why.values())
 
 
-@pytest.mark.parametrize("planned", golden_plans(), ids=lambda planned: planned.variant.name)
+@pytest.mark.parametrize("planned", golden_plans() + card_plans(), ids=lambda planned: planned.variant.name)
 def test_json_round_trip(planned: Plan) -> None:
     assert plan_from_json(json.loads(json.dumps(planned.to_json()))) == planned
 
@@ -111,6 +113,15 @@ def test_instruction_sets_of_another_machine_are_refused(isa: str, monkeypatch: 
         assert plan(variant()).isa == plan(variant(isa="portable")).isa == "portable"
     finally:
         native_isa.cache_clear()
+
+
+@pytest.mark.parametrize("target", [target.name for target in TARGETS.values() if target.schedule == "mma"])
+def test_keys_that_make_room_for_tiles_of_the_spec_are_whole_steps_of_a_product(target: str) -> None:
+    for value_dim in (40, 64, 192):
+        for tiles in (Tiles(), Tiles(q=192), Tiles(q=192, stages=2), Tiles(q=256)):
+            asked = variant(head_dim=192, value_dim=value_dim, dtype="f16", backward=False, tiles=tiles)
+            with contextlib.suppress(PlanError):  # of tiles that do not fit, however few keys they have
+                assert plan(asked, target).forward.tile_kv % 16 == 0
 
 
 def test_the_target_table() -> None:

@@ -129,6 +129,26 @@ def test_rows_that_see_nothing(how: str, formula: object) -> None:
         assert bias.grad.isfinite().all() and (bias.grad[:2] == 0).all()
 
 
+@pytest.mark.parametrize("mask", [None, "q == kv"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_row_that_all_are_shut_out_of_is_zeros_whatever_they_hold(dtype: str, mask: str | None) -> None:
+    v = variant(mask, head_dim=8, dtype=dtype)
+    keys = 2 if mask else 1
+    q, k, values = (torch.ones(1, s, 1, 8).requires_grad_() for s in (keys, keys, keys))
+    with torch.no_grad():
+        k[0, 0, 0, 0], values[0, 0, 0, 0], values[0, 0, 0, 1] = -INF, INF, math.nan
+    o, lse = reference(v, q, k, values)
+    (o.sum() + torch.where(lse == -INF, 0, lse).sum()).backward()
+    assert (o[0, 0] == 0).all() and lse[0, 0, 0] == -INF
+    for tensor in (q, k, values):
+        assert tensor.grad is not None and (tensor.grad[0, 0] == 0).all()
+    if mask:
+        assert (o[0, 1] == 1).all()
+    # With a sink the row's weights are numbers, 0, and what 0 times Inf is reaches it.
+    o, lse = reference(variant(mask, head_dim=8, dtype=dtype, sink=True), q, k, values, sink=torch.zeros(1))
+    assert o[0, 0, 0, :2].isnan().all() and lse[0, 0, 0] == 0
+
+
 @pytest.mark.parametrize("formula", [reference, baseline])
 def test_scores_far_below_any_sentinel(formula: object) -> None:
     q, k = torch.ones(1, 1, 1, 128), torch.full((1, 64, 1, 128), -1024.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 import jinja2.meta
 import pytest
-from golden_plans import golden_plans
+from golden_plans import card_plans, golden_plans
 
 from fagen.plan import Plan, context, direction_names, plan, shared_names
 from fagen.render import environment, render
@@ -109,13 +109,13 @@ def test_an_undefined_name_is_an_error() -> None:
         environment().from_string("{{ nothing }}").render()
 
 
-@pytest.mark.parametrize("planned", golden_plans(), ids=lambda planned: planned.variant.name)
+@pytest.mark.parametrize("planned", golden_plans() + card_plans(), ids=lambda planned: planned.variant.name)
 def test_rendered_text(planned: Plan) -> None:
     for source in render(planned):
         lines = source.text.splitlines()
         assert (
             lines[0]
-            == f"// {planned.variant.name}, {source.direction}, of spec golden: rendered by fagen, do not edit."
+            == f"// {planned.variant.name}, {source.direction}, of spec {planned.spec}: rendered by fagen, do not edit."
         )
         mask = planned.variant.mask
         assert lines[1] == f"// mask: {mask.text if mask else 'none'}"

@@ -64,9 +64,10 @@ std::unique_ptr<Block> make_block(Machine& m, u32 index, const std::shared_ptr<C
   block.warpgroups.resize((block.warps + 3) / 4);
   block.agents = 4 * block.threads + static_cast<u32>(block.warpgroups.size());
   block.free_registers = s64{kRegisters} - s64{m.registers} * block.threads;
-  block.registers.assign(stride * block.threads, 0);
-  block.local.assign(local * block.threads + 16, 0);
-  block.shared.assign(m.shared_bytes, 0xff);  // not zeros, which hide a missing store
+  // Not zeros, which hide a missing store.
+  block.registers.assign(stride * block.threads, static_cast<char>(0xff));
+  block.local.assign(local * block.threads + 16, static_cast<char>(0xff));
+  block.shared.assign(m.shared_bytes, 0xff);
   block.shadow.grain = static_cast<u64>(m.program->store_bytes_shared);
   block.shadow.cells.resize(m.shared_bytes / block.shadow.grain + 16);
   block.thread.resize(block.threads);
@@ -331,7 +332,10 @@ void run_grid(Machine& m) {
         meet_at_barriers(m, block);
       }
     }
-    for (const auto& block : m.blocks) block->cluster->spent = ended(*block);
+    for (const auto& block : m.blocks) {
+      block->cluster->spent = ended(*block);
+      if (block->cluster->spent && !m.conflicts.empty()) add_conflicts(m, *block);
+    }
     m.blocks.erase(std::remove_if(m.blocks.begin(), m.blocks.end(), [](const auto& block) { return block->cluster->spent; }),
                    m.blocks.end());
     if (m.progress != before) {
@@ -423,7 +427,8 @@ struct LaunchArguments {
   s32 checks;
   double seconds;
   u64 seed;
-  u64* visits;  // kernel.block_count of them, added to
+  u64* visits;     // kernel.block_count of them, added to
+  u64* conflicts;  // program.instruction_count of them, added to; nullptr: not counted
 };
 
 // A JSON text of what happened, to be given back to fagen_free.
@@ -450,6 +455,7 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
   m.seconds = a->seconds;
   m.start = std::chrono::steady_clock::now();
   m.visits.assign(m.kernel->block_count + 1, 0);
+  if (a->conflicts != nullptr) m.conflicts.assign(static_cast<size_t>(m.program->instruction_count) + 1, 0);
   const u64 grain = static_cast<u64>(a->program->store_bytes_global);
   const auto add = [&](u64 address, u64 bytes, bool writable, const char* name) {
     Buffer buffer{address, address + bytes, writable, name, {}};
@@ -484,6 +490,9 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
     report = "{\"error\": " + quoted(error.what()) + "}";
   }
   for (u32 n = 0; n < m.kernel->block_count; ++n) a->visits[n] += m.visits[n];
+  for (s32 n = 0; a->conflicts != nullptr && n < m.program->instruction_count; ++n) {
+    a->conflicts[n] += m.conflicts[static_cast<size_t>(n)];
+  }
   char* out = static_cast<char*>(std::malloc(report.size() + 1));
   std::memcpy(out, report.c_str(), report.size() + 1);
   return out;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -204,6 +205,7 @@ struct ThreadMore {  // what the machine keeps of a thread
   bool wants_registers = false;
   u32 cluster_phase = 0;            // arrivals at the cluster's barrier
   Where where;
+  std::unordered_map<s32, u32> times;  // that it has come to accesses whose banks are counted, by instruction
 };
 
 struct Barrier {
@@ -243,6 +245,8 @@ struct Block {
   std::unordered_map<u64, Published> published;
   std::unordered_map<u64, Mbarrier> mbarriers;
   std::array<Barrier, 16> barriers;
+  // Where banks are counted: what lanes touch, by instruction, warp and the how manieth time.
+  std::map<std::tuple<s32, u32, u32>, std::array<std::pair<u64, u32>, kLanes>> accesses;
   u32 live = 0;
 };
 
@@ -262,6 +266,7 @@ struct Machine {
   bool checks;
   std::mt19937_64 random;
   std::vector<u64> visits;
+  std::vector<u64> conflicts;  // of banks, by instruction; empty: they are not counted
   std::vector<std::unique_ptr<Block>> blocks;  // being run
   u64 releases = 0;
   u64 progress = 0;    // counts what may let somebody go on
@@ -326,6 +331,10 @@ void mbarrier_complete(Thread&, Space, u64, u32);
 bool mbarrier_test(Thread&, Space, u64, u64, bool);
 void expect_copies(Thread&, u64 address);  // one more arrival, of the agent of a thread's copies
 void arrive_for_copies(Thread&, u64 address, const Clock& clock);  // that arrival, with what the agent knows
+
+// ---- banks.cpp
+void count_banks(Thread&, u64 address, u32 bytes);  // of a lane's access to shared memory
+void add_conflicts(Machine&, const Block&);         // of a block that has ended
 
 // ---- async.cpp
 void copy_async(Thread&, u64, u64, u32, u32);

@@ -223,6 +223,7 @@ void tick(Thread& t) { ++more(t).clock[t.index]; }
 
 void load(Thread& t, Space space, u64 address, void* to, u32 bytes, Order order, Scope scope) {
   const Range range = find(t, space, address, bytes, false);
+  if (range.space == Space::kShared && !t.machine->conflicts.empty()) count_banks(t, range.address, bytes);
   keep_off_mbarriers(t, range, bytes);
   if (range.shadow != nullptr) {
     watch(*t.machine, t, range, bytes, false, strength_of(order, scope), t.index, more(t).clock[t.index], t.at);
@@ -233,6 +234,7 @@ void load(Thread& t, Space space, u64 address, void* to, u32 bytes, Order order,
 
 void store(Thread& t, Space space, u64 address, const void* from, u32 bytes, Order order, Scope scope) {
   const Range range = find(t, space, address, bytes, true);
+  if (range.space == Space::kShared && !t.machine->conflicts.empty()) count_banks(t, range.address, bytes);
   keep_off_mbarriers(t, range, bytes);
   if (range.shadow != nullptr) {
     watch(*t.machine, t, range, bytes, true, strength_of(order, scope), t.index, more(t).clock[t.index], t.at);
@@ -244,6 +246,7 @@ void store(Thread& t, Space space, u64 address, const void* from, u32 bytes, Ord
 
 void read_shared(Machine& m, Thread& t, u64 address, void* to, u32 bytes) {
   const Range range = find(t, Space::kShared, address, bytes, false);
+  if (!m.conflicts.empty()) count_banks(t, range.address, bytes);
   keep_off_mbarriers(t, range, bytes);
   if (range.shadow != nullptr) watch(m, t, range, bytes, false, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
   std::memcpy(to, range.data, bytes);
@@ -251,6 +254,7 @@ void read_shared(Machine& m, Thread& t, u64 address, void* to, u32 bytes) {
 
 void write_shared(Machine& m, Thread& t, u64 address, const void* from, u32 bytes) {
   const Range range = find(t, Space::kShared, address, bytes, true);
+  if (!m.conflicts.empty()) count_banks(t, range.address, bytes);
   keep_off_mbarriers(t, range, bytes);
   if (range.shadow != nullptr) watch(m, t, range, bytes, true, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
   std::memcpy(range.data, from, bytes);

@@ -88,7 +88,7 @@ struct Thread {
   const struct Calls* calls;
   Machine* machine;
   struct Block* block;
-  char* registers;      // of the program's struct for this kernel, zero at first
+  char* registers;      // of the program's struct for this kernel; NaN until written, as local memory
   char* local;          // local memory, kernel.local_bytes
   const char* param;    // the launch's parameters
   u32 tid[3], ntid[3], ctaid[3], nctaid[3], cluster_ctaid[3], cluster_nctaid[3], cluster_rank;

@@ -59,11 +59,15 @@ def _carry(e: Emitter, i: Instruction, kind: str, *, carry_in: bool, sets: bool)
     unsigned = UNSIGNED[type_bytes(kind)]
     name = "add_carry" if i.opcode.startswith("add") else "sub_borrow"
     a, b = (e.read(operand, f"b{8 * type_bytes(kind)}") for operand in i.operands[1:])
-    carry = e.carry()
-    taken = carry if carry_in else "false"
-    e.line(f"{{ bool over; const {unsigned} x = {name}<{unsigned}>({a}, {b}, {taken}, over);")
+    taken = e.carry() if carry_in else "false"
+    _write_over(e, i, kind, f"{name}<{unsigned}>({a}, {b}, {taken}, over)", sets=sets)
+
+
+def _write_over(e: Emitter, i: Instruction, kind: str, value: str, *, sets: bool) -> None:
+    """Writes ``value``, an expression that leaves its carry in ``over``, which becomes the thread's if it ``sets``."""
+    e.line(f"{{ bool over; const {UNSIGNED[type_bytes(kind)]} x = {value};")
     if sets:
-        e.line(f"{carry} = over;")
+        e.line(f"{e.carry()} = over;")
     e.write(i.operands[0], "x", f"b{8 * type_bytes(kind)}")
     e.line("}")
 
@@ -88,12 +92,8 @@ def _mul(e: Emitter, i: Instruction) -> None:
     c = e.read(i.operands[3], result)
     if cc:
         unsigned = UNSIGNED[type_bytes(result)]
-        e.line(
-            f"{{ bool over; const {unsigned} x = add_carry<{unsigned}>({unsigned}({product}), {unsigned}({c}), false, "
-            f"over); {e.carry()} = over;"
-        )
-        e.write(i.operands[0], "x", f"b{8 * type_bytes(result)}")
-        e.line("}")
+        added = f"add_carry<{unsigned}>({unsigned}({product}), {unsigned}({c}), false, over)"
+        _write_over(e, i, result, added, sets=True)
     elif sat:
         e.write(i.operands[0], f"add_sat({product}, {c})", result)
     else:
@@ -107,14 +107,9 @@ def _madc(e: Emitter, i: Instruction) -> None:
     m.done()
     unsigned = UNSIGNED[type_bytes(kind)]
     a, b, c = (e.read(operand, kind) for operand in i.operands[1:])
-    e.line(
-        f"{{ bool over; const {unsigned} x = add_carry<{unsigned}>({unsigned}(mul_{part}<{_cpp(kind)}>({a}, {b})), "
-        f"{unsigned}({c}), {e.carry()}, over);"
-    )
-    if sets:
-        e.line(f"{e.carry()} = over;")
-    e.write(i.operands[0], "x", f"b{8 * type_bytes(kind)}")
-    e.line("}")
+    product = f"{unsigned}(mul_{part}<{_cpp(kind)}>({a}, {b}))"
+    added = f"add_carry<{unsigned}>({product}, {unsigned}({c}), {e.carry()}, over)"
+    _write_over(e, i, kind, added, sets=sets)
 
 
 @translates("mul24", "mad24")

@@ -8,7 +8,6 @@ from ...runtime.variant import Variant
 from ...target import Device, Target
 
 _THREADS_PER_WARP = 32
-_ROWS_PER_MMA = 16
 # Rows of 16 bytes are what one copy moves; eight of them are all banks.
 _CHUNK = 16
 _WARPS = 4
@@ -78,7 +77,7 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
         f"sums of {rows // 4} rows by {variant.value_dim} columns stay in a warp's registers beside the scores"
     )
     # What an expression keeps of positions and params takes registers from the scores.
-    spare = bool(variant.params) or (variant.score is not None and width > 64)
+    spare = bool(variant.params) or variant.sink or (variant.score is not None and width > 64)
     keys = 64 if width > 128 else 48 if width > 64 and spare else 64 if width > 64 else 96 if spare else 128
     why["tile_kv"] = f"scores of {rows // 4} rows by {keys} keys are what registers have left"
     while not large and keys > 32 and 2 * (shared_bytes(variant, rows, keys, 1) + _RESERVED) > device.shared_per_sm:
@@ -99,6 +98,6 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
     while (
         variant.tiles.kv is None and shared_bytes(variant, rows, keys, stages) > device.shared_per_block and keys > 16
     ):
-        keys //= 2
+        keys -= 16
         why["tile_kv"] = f"what fits {device.shared_per_block >> 10} KiB of shared memory"
     return rows, keys, stages

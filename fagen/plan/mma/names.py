@@ -59,13 +59,15 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         # Sums of bf16's largest numbers overflow float32 where their mean does not: with weights so small that they sum
         # to 1 at most, none does. What is lost are the last bits of numbers below 2^-100.
         "shift": (
-            "kSlack + static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len)))"
+            f"(kSlack + static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len)))){' * kLn2' if scored else ''}"
             if variant.dtype == "bf16"
             else "0.0f"
         ),
         "scored": scored,
         "scaled": "score * p.scale" if scored else "score",
-        "unit": "kLog2e" if scored else "fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e",
+        # Changed scores may be of any size: their differences are taken before they become exponents.
+        "unit": "1.0f" if scored else "fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e",
+        "turn": "kLog2e" if scored else "1.0f",
         "admitted": f"({admitted.x}) && " if masked else "",
         "full_scores": scores(code, variant, code.score, tail=False),
         "admitted_pairs": admitted,

@@ -18,19 +18,24 @@ from typing import Any
 #   huge     values near the dtype's largest, gradients small: a sum of values overflows unless it is divided in time;
 #            those of the last keys (and, of as many keys as queries, the first) are near its smallest, so that dividing
 #            them as well shows
+#   rising   every other eight rows see scores of RISE late, the rest early: what was largest so far, and how much it
+#            grows, differs much between rows that a thread has at once
+#   swell    one sign, near the dtype's largest but for the last keys, where scores are 5 less: what comes after the
+#            last keys weighs much more, though not so much that sums must be brought to another reference
 #   drift    all near 1, so that sums grow steadily and accumulating them in few bits shows
 #   uniform  q = k = 0: every admitted key weighs the same, so o prints the mask and lse is log(count)
 #   peaked   each row's largest logit is at a key beside an edge of the mask, on either side of it
 #   shut     normal numbers; real params that are added to the scores are -inf here and there and for whole rows, and
 #            so is the first sink
-VALUES = ("normal", "spread", "large", "huge", "drift", "uniform", "peaked", "shut")
+VALUES = ("normal", "spread", "large", "rising", "huge", "swell", "drift", "uniform", "peaked", "shut")
 
 LARGE = 2.0**20
+RISE = 288.0
 
 # Which tensor holds something that is no number.
 #   unseen   NaN in every row of K and V that no query may see: nothing may change
 #   nan-key, inf-key, ...   in two neighbouring rows of that tensor ("upstream" is the gradient of o), in the first
-#            column and, of one with NaN, the last: it must reach exactly what sees the rows
+#            column and, of one with NaN, the last (early ones: in others): it must reach exactly what sees the rows
 #   inf-row  in one key and its value: where the score is -inf, a weight of 0 times Inf is NaN; a score that is capped
 #            gives Inf where kernels can hold its weight (see compare.py)
 POISONS = (
@@ -125,7 +130,7 @@ def named(name: str, tiling: Tiling) -> Case:
 def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     """For tiles of ``a`` query rows and ``b`` keys: edges, sizes, values and poisons."""
     many = 12 if tiling.slow else 100  # tiles: sums over them show what is lost in each
-    keys = 33 if tiling.slow else many  # a warp looks at 32 tiles of keys at a time
+    keys = 36 if tiling.slow else many  # a warp looks at 32 tiles of keys at a time
     yield Case("several-tiles", 2 * a + 3, 3 * b + 5, 2, 2, 1, threads=3, runs=True, lse_gradient=True)
     yield from _edges(a, b)
     if tiling.stages:  # tiles come round to each place twice, and one is left over
@@ -133,9 +138,11 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     yield Case("uniform", a + 1, 2 * b + 1, 2, 2, 1, values="uniform", runs=True)
     yield Case("peaked", a + 7, 2 * b + 7, 1, 4, 2, values="peaked", lse_gradient=True, runs=True)
     yield Case("spread", a + 5, 2 * b + 3, 1, 2, 2, values="spread", where="slice", lse_gradient=True)
+    yield Case("rising", a + 5, 2 * b + 3, 1, 2, 1, values="rising")
     yield Case("large", a + 21, 2 * b + 9, 1, 4, 2, values="large", where="fence", runs=True, lse_gradient=True)
     yield Case("shut", a // 2 + 1, 2 * b + 5, 1, 4, 2, values="shut", runs=True)
     yield Case("shut-more-queries", b + 3, b // 2 + 3, 1, 2, 1, values="shut")
+    yield Case("swell", 1, 3 * b + 9, 1, 2, 1, values="swell")
     yield Case("huge", 5, b + 9, 1, 4, 2, values="huge", where="fence")
     # Two heads in one work item, each of several blocks of rows, the first of which see only small values.
     yield Case("huge-square", max(a // 2 - 1, 3), max(a // 2 - 1, 3), 1, 2, 1, values="huge")
@@ -148,11 +155,11 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     yield Case("one-query-short", 1, 64, 1, 2, 1)
     yield Case("one-key", a + 1, 1, 2, 1, 1, where="fence", lse_gradient=True)
     yield Case("one-pair", 1, 1, 1, 2, 1)
-    yield Case("negative-scale", a // 2 + 3, b + 3, 1, 2, 2, where="gaps", scale=-0.7)
+    yield Case("negative-scale", a + 3, b + 3, 1, 2, 2, where="gaps", scale=-0.7)
     yield Case("zero-scale", a // 2 + 1, b // 2 + 1, 1, 2, 1, scale=0.0)
     yield Case("few-gradients", a // 2 + 1, b + 1, 1, 2, 1, few=True)
     yield Case("broadcast", a // 2 + 2, b // 2 + 2, 2, 4, 2, where="broadcast", runs=True)
-    for where in ("shifted", "padded", "spaced"):
+    for where in ("shifted", "padded", "spaced", "strided"):
         yield Case(where, 4, b // 2 // 2 * 2 + 2, 2, 2, 1, where=where)
     yield Case("no-keys", 3, 0, 2, 2, 1)
     yield Case("no-queries", 0, 3, 2, 2, 1)
@@ -163,7 +170,7 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
         runs = poison != "nan-key"
         kv_len = 4 * b + 3 if poison == "unseen" else 2 * b + 3  # so that a tile of a document is unseen as a whole
         yield Case(poison, a // 2 + 3, kv_len, 1, 2, 1, where=where, poison=poison, runs=runs)
-    for poison in ("nan-value", "nan-upstream"):
+    for poison in ("nan-value", "nan-upstream", "inf-row"):
         yield Case(f"{poison}-early", a // 2 + 3, 2 * b + 3, 1, 2, 1, poison=poison, runs=True, early=True)
 
 

@@ -15,7 +15,7 @@ from ..variant import Variant
 from .inputs import Inputs
 from .magnitude import Sizes
 from .pull import pull
-from .rule import UNITS, Deviation, judge
+from .rule import Deviation, judge
 
 # These rows are single numbers: each is a sum of its own.
 _SINGLE = ("lse", "d_sink")
@@ -41,16 +41,16 @@ class Expected:
         return [self._judge(output, tensor) for output, tensor in got.items()]
 
     def _judge(self, output: str, got: Tensor) -> Deviation:
-        unit = UNITS["f32" if output == "lse" else self.variant.dtype]
+        dtype = "f32" if output == "lse" else self.variant.dtype
         want, base, size = self.want[output], self.base[output], self.sizes[output]
         if got.dtype != base.dtype or got.shape != want.shape:
             return Deviation(output, float("inf"), "shape")
         if output == "o" and self.faint is not None:
             want = torch.where(self.faint & want.isinf() & got.isnan(), torch.nan, want)
         if output in _SINGLE or not want.dim():
-            deviation = judge(output, got[..., None], want[..., None], base[..., None], size[..., None], unit)
+            deviation = judge(output, got[..., None], want[..., None], base[..., None], size[..., None], dtype)
             return Deviation(**{**vars(deviation), "index": deviation.index[:-1]})
-        return judge(output, got, want, base, size, unit)
+        return judge(output, got, want, base, size, dtype)
 
 
 def expect(variant: Variant, inputs: Inputs, *, gradients: bool) -> Expected:

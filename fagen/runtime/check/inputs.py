@@ -13,7 +13,7 @@ from ..fakes import DTYPES
 from ..language.nodes import Node
 from ..reference import mask_matrix
 from ..variant import Variant
-from .cases import LARGE, Case
+from .cases import LARGE, RISE, Case
 from .memory import Guarded, place
 from .params import draw_params
 
@@ -78,6 +78,13 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
         if case.q_len == case.kv_len:
             v[:, :quarter] = small[:, :quarter]
         d_o = d_o / numbers.max**0.75
+    if case.values == "swell":
+        numbers, quarter = torch.finfo(DTYPES[variant.dtype]), case.kv_len // 4
+        v = (0.5 + 0.25 * torch.rand(v.shape, generator=source)) * numbers.max
+        v[:, case.kv_len - quarter :] = numbers.tiny * 64.0
+        d_o = (
+            d_o / numbers.max**0.5
+        )  # not less: keys far away weigh little, and their gradients are to be normal numbers
     if case.values == "drift" and d_lse is not None:
         # The gradient of lse alone makes dq and dk drift; that of o, rounded, would hide it.
         d_o, d_lse = d_o / 64.0, 1.0 + d_lse / 4.0
@@ -142,6 +149,19 @@ def _values(
         signs[:, :1, 1::4], signs[:, 1:, 1::4] = 1, 0
         signs[:, -1:, 3::4], signs[:, :-1, 3::4] = -1, 0
         q[..., :2], k[..., :2] = 512.0 * signs, LARGE / 512.0
+    elif case.values == "rising":
+        # Scores of RISE and a few halves: of the last keys for the first eight rows, of the others for the next eight.
+        late = torch.arange(case.kv_len)[:, None] >= case.kv_len * 2 // 3
+        first = (torch.arange(case.q_len) // 8 % 2 == 0)[:, None]
+        side = RISE**0.5 * 2.0**0.5
+        q[..., 0], q[..., 1] = side * first, side * ~first
+        k[..., 0], k[..., 1] = side * late, side * ~late
+        q[..., 2:] /= variant.head_dim**0.5
+    elif case.values == "swell":
+        scale = variant.scale if variant.scale is not None else variant.head_dim**-0.5
+        q, k = q / 8.0, k / 8.0
+        late = torch.arange(case.kv_len)[:, None] >= case.kv_len - case.kv_len // 4
+        q[..., 0], k[..., 0] = 4.0, 5.0 / (4.0 * scale) * ~late
     elif case.values == "drift":
         q, k, v = (1.0 + tensor / 4.0 for tensor in (q, k, v))
     elif case.values == "peaked" and k.numel() and q.numel():
@@ -177,7 +197,7 @@ def _peaked(variant: Variant, case: Case, params: dict[str, Tensor], k: Tensor, 
 
 
 def _scale(variant: Variant, case: Case) -> float | None:
-    if case.values == "large":
+    if case.values in ("large", "rising"):
         return 0.5
     return None if case.scale is None else case.scale * variant.head_dim**-0.5
 
@@ -208,8 +228,11 @@ def _poison(
         tensors["value"][..., 0] = 0.0
     if name == "row":
         # One alone: beside another with a score of Inf, a capped score of -Inf would weigh less than float32 can say.
+        row = 0 if case.early else max(length - 4, 0)  # of what a lane has, an even or an odd one
         tensors["key"][:, row, head, 0], tensors["value"][:, row, head, 0] = bad, bad
         return
     # A tile that ends between the two has nothing but the one to tell that it holds any.
-    tensors[name][:, row, head, -1 if what == "nan" else 0] = bad
-    tensors[name][:, row + 1 : row + 2, head, 0] = bad
+    # Elements that are copied together, eight or so, may be looked at one after the other: each way some are elsewhere.
+    one, other = (4, 2) if case.early else (-1, 0) if what == "nan" else (0, 0)
+    tensors[name][:, row, head, one] = bad
+    tensors[name][:, row + 1 : row + 2, head, other] = bad

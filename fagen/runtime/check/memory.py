@@ -16,7 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PLACES = ("plain", "fence", "offset", "shifted", "padded", "spaced", "gaps", "permuted", "slice", "broadcast")
+PLACES = (
+    "plain",
+    "fence",
+    "offset",
+    "shifted",
+    "padded",
+    "spaced",
+    "gaps",
+    "strided",
+    "permuted",
+    "slice",
+    "broadcast",
+)
 
 _PROT_NONE = 0
 _EIGHT = 8  # bytes: half of what a card copies at a time
@@ -67,8 +79,8 @@ def place(values: Tensor, where: str) -> Guarded:
     """The same values in memory laid out as ``where`` (one of :data:`PLACES`) says.
 
     "shifted", "padded" and "spaced" leave the beginning alone, the rows, and the first dim's stride, at multiples of 8
-    bytes and no more. "broadcast" has stride 0 along every dim whose values are all equal (so a caller draws them with
-    ``expand``).
+    bytes and no more. "strided" has gaps, and all else as cards like it. "broadcast" has stride 0 along every dim whose
+    values are all equal (so a caller draws them with ``expand``).
     """
     shape, dtype = tuple(values.shape), values.dtype
     if where == "fence" and values.numel():
@@ -90,6 +102,9 @@ def place(values: Tensor, where: str) -> Guarded:
     elif where == "gaps" and shape:
         base = junk((*shape[:-1], 2 * shape[-1] + 1), dtype)
         view = base[..., 1 : 1 + 2 * shape[-1] : 2]
+    elif where == "strided" and shape:
+        base = junk((*shape[:-1], 2 * shape[-1]), dtype)
+        view = base[..., ::2]
     elif where == "permuted" and len(shape) > 1:
         order = [len(shape) - 2, *range(len(shape) - 2), len(shape) - 1]
         base = junk(tuple(shape[n] for n in order), dtype)

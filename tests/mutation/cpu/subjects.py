@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +19,21 @@ from kernels import Kernel, variant  # noqa: E402
 
 from fagen.plan import Plan, plan  # noqa: E402
 from fagen.render import Source, render  # noqa: E402
-from fagen.runtime.check.cases import Case, Tiling, cases  # noqa: E402
-from fagen.runtime.check.compare import Expected, expect  # noqa: E402
-from fagen.runtime.check.inputs import Inputs, draw  # noqa: E402
+from fagen.runtime.check.cases import Tiling  # noqa: E402
 from fagen.runtime.check.memory import place  # noqa: E402
-from fagen.runtime.reference import trees  # noqa: E402
-from fagen.runtime.variant import Param, Tiles, Variant  # noqa: E402
+from fagen.runtime.variant import Param, Tiles  # noqa: E402
+
+from ..subject import Checked  # noqa: E402
 
 
 @dataclass(frozen=True)
-class Subject:
+class Subject(Checked):
     """A variant whose kernels are mutated. Tiles are small, so that few numbers cross many tiles.
 
     Its backward kernel takes ``rows`` query rows at a time and items of at most ``keys`` keys, in blocks of ``block``.
     Where ``forward_only``, neither that nor headers are mutated for it.
     """
 
-    variant: Variant
     rows: int
     keys: int
     block: int
@@ -58,18 +56,6 @@ class Subject:
     def tiling(self) -> Tiling:
         """Its tiles."""
         return Tiling.of(self.plan.to_json())
-
-    @cached_property
-    def cases(self) -> tuple[Case, ...]:
-        """What the check has for it, the most telling first."""
-        return cases(self.tiling)
-
-    @lru_cache  # noqa: B019  a subject lives as long as the process
-    def prepared(self, case: Case) -> tuple[Inputs, Expected]:
-        """A case's inputs and what they should give: computed once, for all mutants."""
-        known = [tree for tree in trees(self.variant) if tree is not None]
-        inputs = draw(self.variant, known, case, 0)
-        return inputs, expect(self.variant, inputs, gradients=self.variant.backward)
 
 
 @kernels._PARALLEL_FOR

@@ -83,7 +83,8 @@ KIND = Kind(
         (r"\((\w+), (\w+)\); }$", r"(\2, \1); }"),
     ),
     # What a constant of the launch says is checked by it.
-    skipped=r"prefetch|ptx::hide\(|void hide\(|^constexpr |^using |^  using |static constexpr int k|static_assert",
+    skipped=r"prefetch|ptx::hide(_contents)?\(|void hide\(|^constexpr |^using |^  using |static constexpr int k|"
+    "static_assert",
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,18 @@ from fagen.emulate.launch import run as launch  # noqa: E402
 from fagen.plan import Plan, plan  # noqa: E402
 from fagen.plan.mma.forward import Forward  # noqa: E402
 from fagen.render import Source, render  # noqa: E402
-from fagen.runtime.check.cases import Case, Tiling, cases  # noqa: E402
-from fagen.runtime.check.compare import Expected, expect  # noqa: E402
-from fagen.runtime.check.inputs import Inputs, draw  # noqa: E402
-from fagen.runtime.reference import trees  # noqa: E402
-from fagen.runtime.variant import Param, Tiles, Variant  # noqa: E402
+from fagen.runtime.check.cases import Tiling  # noqa: E402
+from fagen.runtime.variant import Param, Tiles  # noqa: E402
+
+from ..subject import Checked  # noqa: E402
 
 SECONDS = 8.0  # a launch takes a small part of one: one that runs longer hangs
 
 
 @dataclass(frozen=True)
-class Subject:
+class Subject(Checked):
     """A variant whose kernel for ``target`` is mutated. Tiles are small, so that few numbers cross many tiles."""
 
-    variant: Variant
     target: str
 
     @cached_property
@@ -53,17 +51,11 @@ class Subject:
         """Its tiles."""
         return Tiling.of(self.plan.to_json(), slow=True)
 
-    @cached_property
-    def cases(self) -> tuple[Case, ...]:
-        """What the check has for it, the most telling first."""
-        return cases(self.tiling)
-
-    @lru_cache  # noqa: B019  a subject lives as long as the process
-    def prepared(self, case: Case) -> tuple[Inputs, Expected]:
-        """A case's inputs and what they should give: computed once, for all mutants."""
-        known = [tree for tree in trees(self.variant) if tree is not None]
-        inputs = draw(self.variant, known, case, 0)
-        return inputs, expect(self.variant, inputs, gradients=False)
+    @property
+    def swizzled(self) -> bool:
+        """Whether no access to shared memory has conflicts of banks. In rows that are padded, only those of products
+        have none."""
+        return self.variant.head_dim % 64 == 0 and self.variant.value_dim % 64 == 0
 
 
 class Called:
@@ -77,6 +69,8 @@ class Called:
         self.plan = subject.plan.forward
         self.program = program
         self.completions, self.seed = "latest", 0
+        self.banks = False  # whether conflicts are counted; those of the last launch, by line of the PTX
+        self.conflicts: dict[int, int] = {}
         self.tiles: list[tuple[int, int]] = []
         self.ops = self
         # What makes a struct of tensors.
@@ -139,7 +133,7 @@ class Called:
             return
         threads, shared = sizes
         memory = [*memory, *(_memory(name, tensor, False) for name, tensor in params.items())]
-        launch(
+        done = launch(
             self.program,
             entry,
             (blocks, 1, 1),
@@ -151,7 +145,9 @@ class Called:
             seed=self.seed,
             checks=True,
             seconds=SECONDS,
+            banks=self.banks,
         )
+        self.conflicts = done.conflicts
 
 
 def _memory(name: str, tensor: Tensor, writable: bool) -> Memory:
@@ -173,8 +169,9 @@ SUBJECTS: dict[str, Subject] = {
         _subject("sm_75", "plain", 256, "f16", Tiles(q=64, kv=16, stages=1), value_dim=64),
         # Two stages; a window, with tiles of which it leaves one pair; swizzled rows; what is not finite is kept where
         # it belongs.
-        _subject("sm_80", "window", 64, "f16", Tiles(q=64, kv=16, stages=2), mask="causal and q - kv < 36"),
-        # Tiles that are visited in vain, some of them next to a row that would see them; positions from the top left.
+        _subject("sm_80", "window", 64, "bf16", Tiles(q=64, kv=16, stages=2), mask="causal and q - kv < 36"),
+        # Tiles that are visited in vain, some of which the next block sees; more tiles than a warp asks its mask of at
+        # once of which it admits none, before others; positions from the top left.
         _subject(
             "sm_80",
             "sparse",
@@ -182,21 +179,22 @@ SUBJECTS: dict[str, Subject] = {
             "f16",
             Tiles(q=64, kv=16, stages=2),
             align="top_left",
-            mask="kv <= q + 15 and keep[b, kv] or kv % 4 == 1 and kv % 4 == 2",
+            mask="kv + 16 <= q and keep[b, kv] or kv // 64 % 16 * 4 + kv % 4 * (kv % 4) == 2",
             params=(Param("keep", "bool", ("B", "n")),),
         ),
-        # One stage; rows that are padded; two tiles of rows a warp, four of keys; params and a sink; more tiles than a
-        # warp asks its mask of at once, of which the last ones and the first are not alike.
+        # One stage; rows that are padded; two tiles of rows a warp, six of keys, so that its answers are of several
+        # words; params, one read outside, and a sink; more tiles than a warp asks its mask of at once, of which the
+        # last ones and the first are not alike.
         _subject(
             "sm_80",
             "rich",
             24,
             "bf16",
-            Tiles(q=128, kv=32, stages=1),
+            Tiles(q=128, kv=48, stages=1),
             value_dim=40,
             layout="bhsd",
             sink=True,
-            mask="q >= kv - 50 and (kv >= 24 or keep[b, kv])",
+            mask="q >= kv - 50 and (kv >= 24 or keep[b, kv - 1])",
             score="s / 2 + slope[h] * (kv - q)",
             params=(Param("slope", "f32", ("H",)), Param("keep", "bool", ("B", "n"))),
         ),

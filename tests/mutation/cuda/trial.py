@@ -26,6 +26,7 @@ import torch
 
 from fagen.emulate import EmulationError, Fault
 from fagen.emulate import compile as programs
+from fagen.resources import templates_dir
 from fagen.runtime.check.call import MemoryFault, forward
 from fagen.runtime.check.cases import Case
 from fagen.runtime.check.machine import SHUFFLED
@@ -40,7 +41,7 @@ _WAITING = 240.0  # seconds: a survivor takes some ten, whoever else has the pro
 _BYTES = 6 << 30  # that a mutant may take more than there was
 _TOLD = bool(os.environ.get("FAGEN_MUTATION_TIMES"))  # how long each step takes, on stderr
 
-_include = Path()  # of main's argument
+_include = templates_dir() / "include"  # or main's argument
 
 
 def try_unchanged(name: str) -> str:
@@ -152,12 +153,29 @@ def _verdict(subject: Subject, ptx: str) -> tuple[str, list[tuple[int, int]]]:
         return f"refused: {str(error).splitlines()[0]}", []
     _tell("translation", begun)
     begun = time.monotonic()
+    if found := bank_fault(subject, called, ptx):
+        return f"{subject.cases[0].name}: {found}", []
     for case, completions, seed in _runs(subject.cases):
         called.completions, called.seed = completions, seed
         if found := _fault(subject, called, case):
             return f"{case.name}: {found}, {completions} {seed}", []
     _tell("all cases", begun)
     return SURVIVED, called.tiles
+
+
+def bank_fault(subject: Subject, called: Called, ptx: str) -> str:
+    """What is wrong with where the kernel has things in shared memory; "" if nothing."""
+    inputs, _ = subject.prepared(subject.cases[0])
+    called.banks = True
+    try:
+        forward(called, subject.cases[0], inputs)
+    except (Fault, EmulationError, MemoryFault):
+        return ""  # which a run that looks at more tells better
+    finally:
+        called.banks = False
+    lines = ptx.splitlines()
+    where = [line for line in called.conflicts if subject.swizzled or "ldmatrix" in lines[line - 1]]
+    return f"conflicts of banks at {lines[where[0] - 1].strip()}" if where else ""
 
 
 def _runs(cases: Sequence[Case]) -> Iterator[tuple[Case, str, int]]:

@@ -1,9 +1,10 @@
 // The running softmax of a warp's rows, in registers. A lane holds, of kRowTiles tiles of 16 rows, the rows lane / 4 and
 // lane / 4 + 8 (`half` 0 and 1), and of each row a quarter of the columns: those that mma.sync gives it.
 //
-// Weights are powers of two, 2^(x · unit - reference), with x · unit never rounded alone: of scores of any magnitude the
-// differences count. The reference is the largest x · unit so far, rounded once, plus `shift`; what the rounding leaves
-// is a factor of the whole row, and cancels.
+// Weights are powers of two, 2^((x · unit - reference) · turn), one of the two factors being 1. The reference is the largest
+// x · unit so far, rounded once, plus `shift`. Where x is q · k alone, `turn` is 1 and x · unit is not rounded: what
+// rounding the reference leaves is a factor of the whole row, and cancels as long as weights can hold it, up to scores of
+// 1e8. What is changed or added to is as often as not larger (-1e9 shuts a key out): `unit` is 1, and nothing is left.
 #pragma once
 #include "fagen/cuda/math.h"
 #include "fagen/ptx/math.h"
@@ -31,7 +32,12 @@ constexpr float kSlack = 8.0f;  // weights are 2^kSlack at most, beside 2^-shift
 
 // Of scores: what makes them exponents of 2, and what is added to the largest of a row.
 struct Scale {
-  float unit, shift;
+  float unit, turn, shift;
+
+  __device__ __forceinline__ float exponent(float x, float reference) const {
+    // Not joined with the product that x may be: the reference is of x as it was rounded.
+    return turn == 1.0f ? fmaf(x, unit, -reference) : __fsub_rn(x, reference) * turn;
+  }
 };
 
 template <int kRowTiles>
@@ -48,9 +54,9 @@ struct Softmax {
   }
 
   // Rows that have seen a logit that takes weight to no value.
-  __device__ __forceinline__ void start(float sink, float shift) {
-    const float first = fmaxf(sink * kLog2e + shift, kLowest);
-    const float weight = sink == -kInfinity ? 0.0f : ptx::ex2(fmaf(sink, kLog2e, -first));
+  __device__ __forceinline__ void start(float sink, Scale scale) {
+    const float first = fmaxf(sink + scale.shift, kLowest);
+    const float weight = ptx::ex2(scale.exponent(sink, first));  // 0 of a sink of -inf
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r)
 #pragma unroll
@@ -75,7 +81,7 @@ struct Softmax {
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n) largest = fmaxf(fmaxf(largest, x[r][n][2 * half]), x[r][n][2 * half + 1]);
         most[r][half] = largest_of_row(largest) * scale.unit + scale.shift;
-        grown |= most[r][half] - reference[r][half] > kSlack;
+        grown |= (most[r][half] - reference[r][half]) * scale.turn > kSlack;
       }
     if (!__any_sync(~0u, grown)) return;
 #pragma unroll
@@ -83,7 +89,7 @@ struct Softmax {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float now = fmaxf(reference[r][half], most[r][half]);
-        const float decay = ptx::ex2(reference[r][half] - now);
+        const float decay = ptx::ex2((reference[r][half] - now) * scale.turn);
         reference[r][half] = now;
         total[r][half] *= decay;
 #pragma unroll
@@ -93,7 +99,7 @@ struct Softmax {
 
   // From a score of a row to its weight.
   __device__ __forceinline__ float weight(float score, int r, int half, Scale scale) {
-    const float weight = ptx::ex2(fmaf(score, scale.unit, -reference[r][half]));
+    const float weight = ptx::ex2(scale.exponent(score, reference[r][half]));
     total[r][half] += weight;
     return weight;
   }

@@ -69,7 +69,6 @@ struct KeyRange {
     first = greatest(first, 0), last = least(last, limit);
     return first < last ? KeyRange{static_cast<int>(first), static_cast<int>(last)} : nothing();
   }
-  __device__ __forceinline__ bool empty() const { return last == 0; }
 
   static constexpr int kNever = 0x7fffffff;
 };

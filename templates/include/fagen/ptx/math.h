@@ -13,18 +13,13 @@ __device__ __forceinline__ float ex2(float x) {
 }
 
 // Makes the compiler forget what it knows of x.
-template <class T>
-__device__ __forceinline__ void hide(T*& x) {
-  asm volatile("" : "+l"(x));
-}
+__device__ __forceinline__ void hide(int& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void hide(uint32_t& x) { asm volatile("" : "+r"(x)); }
 // The same of what lies in memory.
 template <class T>
 __device__ __forceinline__ void hide_contents(T& x) {
   asm volatile("" ::"l"(&x) : "memory");
 }
-__device__ __forceinline__ void hide(float& x) { asm volatile("" : "+f"(x)); }
-__device__ __forceinline__ void hide(int& x) { asm volatile("" : "+r"(x)); }
-__device__ __forceinline__ void hide(uint32_t& x) { asm volatile("" : "+r"(x)); }
 
 // Two float32 numbers, rounded, `low` in the lower half.
 __device__ __forceinline__ uint32_t cvt_bf16x2(float low, float high) {
