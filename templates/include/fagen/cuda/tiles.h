@@ -1,7 +1,7 @@
 // Which tiles of keys a block of query rows visits, from the last to the first.
 #pragma once
 #include "fagen/bounds.h"
-#include "fagen/cuda/math.h"
+#include "fagen/cuda/key_range.h"
 #include "fagen/cuda/threads.h"
 #include "fagen/ptx/barrier.h"
 #include "fagen/ptx/math.h"
@@ -15,32 +15,6 @@ struct Admitted {
   bool own;  // of a warp's rows
   bool all;  // of the block's rows
 };
-
-// Scores of pairs that `test(row, column)` excludes become -inf. The test is asked in a loop that is not unrolled, into a
-// bit for each of a lane's scores: its code is seldom run, but takes room in the instruction cache.
-template <int kRowTiles, int kKeyTiles, class Test>
-__device__ __forceinline__ void exclude_pairs(float (&x)[kRowTiles][kKeyTiles][4], Test test) {
-  constexpr int kBits = 4 * kRowTiles, kOfWord = 32 / kBits, kWords = (kKeyTiles + kOfWord - 1) / kOfWord;
-  const int lane = lane_id();
-  uint32_t admitted[kWords] = {};
-#pragma unroll
-  for (int word = 0; word < kWords; ++word)
-#pragma unroll 1
-    for (int n = word * kOfWord; n < (word + 1) * kOfWord && n < kKeyTiles; ++n) {
-      uint32_t found = 0;
-#pragma unroll
-      for (int c = 0; c < 2; ++c)
-#pragma unroll
-        for (int row = 0; row < 2 * kRowTiles; ++row)
-          if (test(8 * row + lane / 4, 8 * n + lane % 4 * 2 + c)) found |= 1u << (2 * row + c);
-      admitted[word] |= found << n % kOfWord * kBits;
-    }
-#pragma unroll
-  for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-    for (int bit = 0; bit < kBits; ++bit)
-      if (!(admitted[n / kOfWord] >> (n % kOfWord * kBits + bit) & 1)) x[bit / 4][n][bit % 4] = -kInfinity;
-}
 
 // All of them; the last may have keys past the end.
 class AllTiles {
@@ -59,26 +33,6 @@ class AllTiles {
  private:
   int left_, whole_;
 };
-
-// Keys first to last - 1, below a limit: of several ranges, what holds them all.
-struct KeyRange {
-  int first, last;
-
-  static __device__ __forceinline__ KeyRange nothing() { return {kNever, 0}; }
-  static __device__ __forceinline__ KeyRange between(int64_t first, int64_t last, int limit) {
-    first = greatest(first, 0), last = least(last, limit);
-    return first < last ? KeyRange{static_cast<int>(first), static_cast<int>(last)} : nothing();
-  }
-
-  static constexpr int kNever = 0x7fffffff;
-};
-__device__ __forceinline__ KeyRange unite(KeyRange a, KeyRange b) {
-  return {a.first < b.first ? a.first : b.first, a.last > b.last ? a.last : b.last};
-}
-__device__ __forceinline__ KeyRange intersect(KeyRange a, KeyRange b) {
-  const int first = a.first > b.first ? a.first : b.first, last = a.last < b.last ? a.last : b.last;
-  return first < last ? KeyRange{first, last} : KeyRange::nothing();
-}
 
 // Those that a mask does not rule out. It is asked of 32 tiles at once, a lane each, by every warp for its own rows; what
 // the warps find is put together in shared memory, where it stays: registers are for sums.
