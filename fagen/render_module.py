@@ -37,13 +37,15 @@ _CPP_DTYPES = {"bool": "boolean"}
 @dataclass(frozen=True)
 class Image:
     """What a forward kernel for a device is launched with: ``tile_q`` query rows, ``threads`` and ``shared_bytes`` a
-    block. ``symbol`` is the start of its fatbin in the library, ``target`` its target."""
+    block; ``box_q`` and ``box_kv`` are the rows of the boxes that it copies by, 0 if it takes no tensor maps. ``symbol`` is the start of its fatbin in the library, ``target`` its target."""
 
     target: str
     symbol: str
     tile_q: int
     threads: int
     shared_bytes: int
+    box_q: int = 0
+    box_kv: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,9 @@ class _ImageText:
     tile_q: int
     threads: int
     shared_bytes: int
+    box_q: int
+    box_kv: int
+    run: str
 
 
 @dataclass(frozen=True)
@@ -197,6 +202,9 @@ def _image_text(image: Image) -> _ImageText:
         tile_q=image.tile_q,
         threads=image.threads,
         shared_bytes=image.shared_bytes,
+        box_q=image.box_q,
+        box_kv=image.box_kv,
+        run="run_with_maps" if image.box_q else "run_on_device",
     )
 
 

@@ -27,6 +27,8 @@ class OnDevice(Protocol):
     def threads(self) -> int: ...
     @property
     def shared_bytes(self) -> int: ...
+    @property
+    def boxes(self) -> tuple[int, int]: ...
 
 
 def nvcc_for(plans: Iterable[Plan]) -> Nvcc | None:
@@ -51,6 +53,8 @@ def images_of(plans: Iterable[Plan]) -> dict[str, Image]:
             tile_q=plan.forward.tile_q,
             threads=plan.forward.threads,
             shared_bytes=plan.forward.shared_bytes,
+            box_q=plan.forward.boxes[0],
+            box_kv=plan.forward.boxes[1],
         )
         for plan in plans
         if isinstance(plan.forward, OnDevice)

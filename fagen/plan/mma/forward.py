@@ -35,6 +35,11 @@ class Forward:
     blocks_per_sm: int
     optimize: str
 
+    @property
+    def boxes(self) -> tuple[int, int]:
+        """Of rows of Q and of keys: it takes no tensor maps."""
+        return 0, 0
+
 
 def row_bytes(dim: int) -> int:
     """Bytes of a row in shared memory: Rows<dim>::kBytes of cuda/rows.h."""

@@ -24,6 +24,7 @@ struct CudaLaunchConfig {
 };
 constexpr int kMaxDynamicSharedBytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kComputeMajor = 75, kComputeMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+constexpr int kMultiprocessors = 16;                   // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr int kCaptureRelaxed = 2;                     // CU_STREAM_CAPTURE_MODE_RELAXED
 constexpr int kClusterDimension = 4;                   // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
@@ -126,10 +127,11 @@ class CudaDevice {
 
   int number() const { return handle_.device; }
   int capability() const { return handle_.capability; }
+  int multiprocessors() const { return handle_.multiprocessors; }
 
  private:
   struct Handle {
-    int device, capability;
+    int device, capability, multiprocessors;
     void* context;
   };
 
@@ -147,6 +149,8 @@ class CudaDevice {
     require(cuda().device_get(&made.device, index), "looking for " + which);
     require(cuda().device_get_attribute(&major, kComputeMajor, made.device), "asking " + which + " what it is");
     require(cuda().device_get_attribute(&minor, kComputeMinor, made.device), "asking " + which + " what it is");
+    require(cuda().device_get_attribute(&made.multiprocessors, kMultiprocessors, made.device),
+            "asking " + which + " what it is");
     require(cuda().primary_context_retain(&made.context, made.device), "opening " + which);  // kept for good
     made.capability = 10 * major + minor;
     return handles.emplace(index, made).first->second;
@@ -217,6 +221,8 @@ inline void launch_on_cuda(const Image& image, const Launch& request, int32_t de
   }
 }
 
+inline int32_t multiprocessors_of_cuda(int32_t device_index) { return CudaDevice(device_index).multiprocessors(); }
+
 inline void encode_tiled_on_cuda(TensorMap& map, uint32_t dtype, uint32_t rank, const void* address,
                                  const uint64_t* sizes, const uint64_t* strides, const uint32_t* box,
                                  const uint32_t* element_strides, uint32_t swizzle, uint32_t l2_promotion,
@@ -229,7 +235,8 @@ inline void encode_tiled_on_cuda(TensorMap& map, uint32_t dtype, uint32_t rank, 
 
 inline const Driver& cuda_driver() {
   static const Driver driver{"cuda",  aoti_torch_device_type_cuda(), nullptr,
-                             nullptr, launch_on_cuda,                encode_tiled_on_cuda};
+                             nullptr, launch_on_cuda,                multiprocessors_of_cuda,
+                             encode_tiled_on_cuda};
   return driver;
 }
 

@@ -14,6 +14,7 @@ struct Image {
   bool exact;      // that card alone will do, as for sm_90a
   int32_t tile_q;  // query rows of a block
   uint32_t threads, shared_bytes;  // of a block; shared memory besides what the kernel declares
+  uint32_t box_q, box_kv;  // rows of the boxes that queries and keys are copied by; 0: the kernel sees to its copies
 };
 
 // Memory that a kernel may touch.
@@ -52,6 +53,7 @@ struct Driver {
   void (*parallel_for)(int64_t begin, int64_t end, void (*fn)(int64_t, int64_t, void*), void* ctx);
   // Launches on the current stream of a device; an error of the launch is thrown.
   void (*launch)(const Image&, const Launch&, int32_t device_index);
+  int32_t (*multiprocessors)(int32_t device_index);
   // cuTensorMapEncodeTiled, which has the meaning of arguments and numbers: dimensions from the innermost on, strides in
   // bytes and from the second on. Without interleaving. What it refuses is thrown.
   void (*encode_tiled)(TensorMap& map, uint32_t dtype, uint32_t rank, const void* address, const uint64_t* sizes,

@@ -28,6 +28,9 @@ inline void launch_emulated(const Image&, const Launch& request, int32_t) {
   }
 }
 
+// Few, so that a block of threads has more than one block of rows.
+inline int32_t multiprocessors_emulated(int32_t) { return 3; }
+
 inline void encode_tiled_emulated(TensorMap& map, uint32_t dtype, uint32_t rank, const void* address,
                                   const uint64_t* sizes, const uint64_t* strides, const uint32_t* box,
                                   const uint32_t* element_strides, uint32_t swizzle, uint32_t l2_promotion,
@@ -42,7 +45,8 @@ inline void encode_tiled_emulated(TensorMap& map, uint32_t dtype, uint32_t rank,
 // `module` and `target` are for the words of the refusal.
 inline const Driver& emulated_driver(const char* module, const char* target) {
   static const Driver driver{"cpu",   aoti_torch_device_type_cpu(), nullptr,
-                             nullptr, launch_emulated,              encode_tiled_emulated};
+                             nullptr, launch_emulated,              multiprocessors_emulated,
+                             encode_tiled_emulated};
   if (emulator.load() == nullptr) {
     throw std::invalid_argument(std::string("fagen module ") + module + " is built for CUDA cards (" + target +
                                 "), and these tensors are on the CPU: move them to a card, or run its kernels in the "

@@ -1,0 +1,129 @@
+"""What the wgmma schedule's forward kernel chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...runtime.variant import Variant
+from ...target import Device, Target
+
+_SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, the widest swizzle
+_ROWS = 64  # of a warpgroup, by the instruction
+_STEP = 16  # keys of one product with values
+_MOST_KEYS = 256  # of one product with keys, by the instruction
+# Beside scores, weights and sums, for addresses, the softmax and what a tile is.
+_SPARE = 40
+_GRANULE = 8  # registers are given in eights
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Sizes of the forward kernel; see the constants at the top of a rendered one.
+
+    ``groups`` warpgroups multiply, 64 query rows each, which are ``tile_q`` a block; ``tile_kv`` keys a tile, of which
+    ``stages`` are in shared memory, ``shared_bytes`` in all. A block has ``threads``; one of a warpgroup that
+    multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says whether warpgroups
+    start their products in turn.
+    """
+
+    tile_q: int
+    tile_kv: int
+    groups: int
+    stages: int
+    threads: int
+    registers: int
+    feeder_registers: int
+    shared_bytes: int
+    turns: bool
+    optimize: str
+
+    @property
+    def boxes(self) -> tuple[int, int]:
+        """Rows of the boxes that Q is copied by, a warpgroup's, and keys of those of K and V."""
+        return _ROWS, self.tile_kv
+
+
+def shared_bytes(variant: Variant, groups: int, tile_kv: int, stages: int) -> int:
+    """Shared memory of a block: Shared::kBytes of a rendered kernel."""
+    head, value = (-(-dim // _SLAB) * _SLAB * 2 for dim in (variant.head_dim, variant.value_dim))
+    barriers = 2 * 16 * stages + 16 * groups + 8 * stages
+    return groups * _ROWS * head + stages * tile_kv * (head + value) + barriers + 48 * stages
+
+
+def registers_needed(variant: Variant, tile_kv: int) -> int:
+    """Of a thread that multiplies: sums, scores and weights, and the rest."""
+    return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + _SPARE
+
+
+def registers_of(device: Device, groups: int) -> tuple[int, int]:
+    """What a thread that multiplies gets, and one that feeds."""
+    at_entry = device.registers_per_sm // (128 * (groups + 1)) // _GRANULE * _GRANULE
+    total = min(at_entry, device.registers_per_thread // _GRANULE * _GRANULE) * (groups + 1)
+    feeder = 40 if groups < 3 else 32
+    return min((total - feeder) // groups // _GRANULE * _GRANULE, 240), feeder
+
+
+def choose_forward(variant: Variant, target: Target) -> tuple[Forward, dict[str, str]]:
+    """The sizes for a variant, and a reason for each."""
+    device = target.device
+    assert device is not None
+    why: dict[str, str] = {}
+    groups, keys, stages = _tiles(variant, device, why)
+    why["tile_q"] = f"{_ROWS} rows, an instruction's, for each of {groups} warpgroups"
+    registers, feeder = registers_of(device, groups)
+    why["registers"] = f"what {groups} warpgroups can have each when the one that feeds them gives up its own"
+    why["feeder_registers"] = "for copies, and for asking the mask"
+    bytes_ = shared_bytes(variant, groups, keys, stages)
+    why["shared_bytes"] = f"{groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V, and what says when they are there"
+    why["threads"] = f"{groups} warpgroups that multiply, and one that feeds them"
+    why["turns"] = "so that one's exponentials are computed while another multiplies"
+    why["optimize"] = "the compiler's usual level"
+    chosen = Forward(
+        tile_q=groups * _ROWS,
+        tile_kv=keys,
+        groups=groups,
+        stages=stages,
+        threads=128 * (groups + 1),
+        registers=registers,
+        feeder_registers=feeder,
+        shared_bytes=bytes_,
+        turns=True,
+        optimize="-O3",
+    )
+    return chosen, why
+
+
+def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, int, int]:
+    """Warpgroups, keys and stages."""
+    narrow = max(variant.head_dim, variant.value_dim) <= _SLAB
+    groups = 3 if narrow else 2
+    why["groups"] = (
+        "three: sums of 64 columns leave registers for them" if narrow else "two: sums and scores fill 240 registers"
+    )
+    stages = 2
+    why["stages"] = "two: one is read while the other comes"
+    tiles = variant.tiles
+    if tiles.q is not None:
+        groups, why["groups"] = tiles.q // _ROWS, "the spec's tiles.q"
+    if tiles.stages is not None:
+        stages, why["stages"] = tiles.stages, "the spec's tiles.stages"
+    if tiles.kv is not None:
+        why["tile_kv"] = "the spec's tiles.kv"
+        return groups, tiles.kv, stages
+    keys = next(_fitting(variant, device, groups, stages), _STEP)
+    # Where some tiles are partial, larger ones have more pairs that count for nothing.
+    if variant.mask is not None and keys > 128:
+        keys = 128
+        why["tile_kv"] = "128 keys: of larger tiles the mask leaves less"
+    else:
+        why["tile_kv"] = f"{keys} keys are what registers and {device.shared_per_block >> 10} KiB of shared memory hold"
+    return groups, keys, stages
+
+
+def _fitting(variant: Variant, device: Device, groups: int, stages: int) -> Iterator[int]:
+    """Keys a tile that registers and shared memory hold, from the most on."""
+    registers, _ = registers_of(device, groups)
+    for keys in range(_MOST_KEYS, 0, -_STEP):
+        if registers_needed(variant, keys) <= registers and shared_bytes(variant, groups, keys, stages) <= device.shared_per_block:
+            yield keys
