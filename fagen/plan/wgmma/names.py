@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ..mma.names import expression_names, shared_names
 from ..model import Plan
+from ..pieces import Piece
 from .forward import Forward
 
 __all__ = ["direction_names", "shared_names"]
@@ -16,6 +17,9 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     assert direction == "forward" and isinstance(plan.forward, Forward)
     forward = plan.forward
     names = expression_names(plan)
+    tile_test = names["tile_test"]
+    assert isinstance(tile_test, Piece)
+    by_head = bool({"h", "hk"} & set(tile_test.needs))
     contains = plan.variant.mask is not None and plan.variant.nonfinite == "contain"
     return {
         **names,
@@ -28,5 +32,12 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "turns": forward.turns,
         # As the instruction calls the type of its operands.
         "product": plan.variant.dtype,
+        # Where a mask reads params, its tiles are found beforehand, once for all heads that it does not tell apart.
+        "stored": forward.stored,
+        "words_of": "rows of blocks of each head" if by_head else "rows of blocks of each batch entry",
+        "words_row": "(at.b * p.shape.heads + at.h)" if by_head else "static_cast<int64_t>(at.b)",
+        "words_heads": "p.shape.heads * " if by_head else "",
+        "words_batch": "static_cast<int32_t>(work / p.shape.heads)" if by_head else "static_cast<int32_t>(work)",
+        "words_head": "static_cast<int32_t>(work % p.shape.heads)" if by_head else "0",
         "screeners": " + kScreeners" if contains else "",
     }

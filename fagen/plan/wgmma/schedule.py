@@ -10,6 +10,7 @@ from ...runtime.variant import Variant
 from ...target import Target
 from ..mma.schedule import KERNEL_FLAGS
 from ..model import Plan
+from ..pieces import body
 from ..schedule import Schedule
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
@@ -22,7 +23,9 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     found = list(problems(variant, target))
     if found:
         raise PlanError(found)
-    forward, why = choose_forward(variant, target)
+    code = emit(variant, CUDA_SCALAR)
+    stored = bool(body(code, variant, code.tile_test).declarations)
+    forward, why = choose_forward(variant, target, stored)
     if found := list(too_large(variant, target, forward)):
         raise PlanError(found)
     why["schedule"] = f"{target.instruction}, which {target.title} has"
@@ -34,7 +37,7 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
         schedule=target.schedule,
         isa=None,
         flags=KERNEL_FLAGS,
-        code=emit(variant, CUDA_SCALAR),
+        code=code,
         forward=forward,
         backward=None,
         why=MappingProxyType(dict(sorted(why.items()))),

@@ -69,5 +69,36 @@ class GroupTiles {
   uint32_t left_ = 0, mine_ = 0;
 };
 
+// What a mask admits of 32 tiles, as it was found before: of every warpgroup some pairs, and of each all.
+template <int kGroups>
+struct TileWord {
+  uint32_t some, whole[kGroups];
+};
+
+// Tiles that are read from such words.
+template <int kGroups>
+class StoredTiles {
+ public:
+  __device__ __forceinline__ StoredTiles(const TileWord<kGroups>* words, int count) : words_(words), left_words_(count) {}
+
+  __device__ __forceinline__ TileFound take() {
+    while (left_ == 0 && left_words_ > 0) {
+      const TileWord<kGroups>& word = words_[--left_words_];
+      left_ = word.some, mine_ = 0;
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) mine_ |= (word.whole[group] >> lane_id() & 1) << group;
+    }
+    if (left_ == 0) return {-1, 0};
+    const int bit = 31 - __clz(static_cast<int>(left_));
+    left_ &= ~(1u << bit);
+    return {32 * left_words_ + bit, __shfl_sync(~0u, mine_, bit)};
+  }
+
+ private:
+  const TileWord<kGroups>* words_;
+  int left_words_;
+  uint32_t left_ = 0, mine_ = 0;
+};
+
 }  // namespace
 }  // namespace fagen
