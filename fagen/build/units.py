@@ -29,6 +29,10 @@ class OnDevice(Protocol):
     def shared_bytes(self) -> int: ...
     @property
     def boxes(self) -> tuple[int, int]: ...
+    @property
+    def word_bytes(self) -> int: ...
+    @property
+    def by_head(self) -> bool: ...
 
 
 def nvcc_for(plans: Iterable[Plan]) -> Nvcc | None:
@@ -55,6 +59,8 @@ def images_of(plans: Iterable[Plan]) -> dict[str, Image]:
             shared_bytes=plan.forward.shared_bytes,
             box_q=plan.forward.boxes[0],
             box_kv=plan.forward.boxes[1],
+            word_bytes=plan.forward.word_bytes,
+            by_head=plan.forward.by_head,
         )
         for plan in plans
         if isinstance(plan.forward, OnDevice)

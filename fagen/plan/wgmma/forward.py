@@ -13,7 +13,7 @@ _ROWS = 64  # of a warpgroup, by the instruction
 _STEP = 16  # keys of one product with values
 _MOST_KEYS = 256  # of one product with keys, by the instruction
 # Beside scores, weights and sums, for addresses, the softmax and what a tile is; and what ptxas was seen to need more.
-_SPARE = 40
+_SPARE = 32
 _GRANULE = 8  # registers are given in eights
 
 
@@ -24,7 +24,8 @@ class Forward:
     ``groups`` warpgroups multiply, 64 query rows each, which are ``tile_q`` a block; ``tile_kv`` keys a tile, of which
     ``stages`` are in shared memory, ``shared_bytes`` in all. A block has ``threads``; one of a warpgroup that
     multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says whether warpgroups
-    start their products in turn, ``stored`` whether a kernel before it finds the tiles that the mask admits.
+    start their products in turn. A kernel before it stores ``word_bytes`` for 32 tiles of a block of rows, of each head
+    or (not ``by_head``) once for all; 0 without a mask.
     """
 
     tile_q: int
@@ -36,7 +37,8 @@ class Forward:
     feeder_registers: int
     shared_bytes: int
     turns: bool
-    stored: bool
+    word_bytes: int
+    by_head: bool
     optimize: str
 
     @property
@@ -52,41 +54,39 @@ def shared_bytes(variant: Variant, groups: int, tile_kv: int, stages: int) -> in
     return groups * _ROWS * head + stages * tile_kv * (head + value) + barriers + 16 * stages + 16 * (stages + 2)
 
 
-def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
+def registers_needed(variant: Variant, tile_kv: int) -> int:
     """Of a thread that multiplies: sums, scores and weights, and the rest."""
-    spare = _SPARE
-    if variant.params or variant.sink or (variant.mask is not None and groups < 3):
-        spare += _GRANULE
-    return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
+    return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + _SPARE
 
 
-def registers_of(variant: Variant, device: Device, groups: int) -> tuple[int, int]:
+def registers_of(device: Device, groups: int) -> tuple[int, int]:
     """What a thread that multiplies gets, and one that feeds."""
     at_entry = device.registers_per_sm // (128 * (groups + 1)) // _GRANULE * _GRANULE
     total = min(at_entry, device.registers_per_thread // _GRANULE * _GRANULE) * (groups + 1)
-    feeder = (24 if variant.mask is None else 40) if groups < 3 else 32
+    feeder = 24 if groups < 3 else 32
     return min((total - feeder) // groups // _GRANULE * _GRANULE, 240), feeder
 
 
-def choose_forward(variant: Variant, target: Target, stored: bool) -> tuple[Forward, dict[str, str]]:
+def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[Forward, dict[str, str]]:
     """The sizes for a variant, and a reason for each."""
     device = target.device
     assert device is not None
     why: dict[str, str] = {}
     groups, keys, stages = _tiles(variant, device, why)
     why["tile_q"] = f"{_ROWS} rows, an instruction's, for each of {groups} warpgroups"
-    registers, feeder = registers_of(variant, device, groups)
+    registers, feeder = registers_of(device, groups)
     why["registers"] = f"what {groups} warpgroups can have each when the one that feeds them gives up its own"
-    why["feeder_registers"] = "for copies, and for asking the mask"
+    why["feeder_registers"] = "for copies"
     bytes_ = shared_bytes(variant, groups, keys, stages)
     why["shared_bytes"] = f"{groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V, and what says when they are there"
     why["threads"] = f"{groups} warpgroups that multiply, and one that feeds them"
     why["turns"] = "so that one's exponentials are computed while another multiplies"
-    why["stored"] = (
-        "the mask reads params: to look for its tiles takes registers and time that a feeding warp has not"
-        if stored
-        else "a warp that feeds asks the mask itself, which reads nothing"
+    why["word_bytes"] = (
+        "there is no mask"
+        if variant.mask is None
+        else "a kernel before it asks the mask for its tiles, which takes registers that a feeding warp has not"
     )
+    why["by_head"] = "the mask tells heads apart" if by_head else "once for all heads"
     why["optimize"] = "the compiler's usual level"
     chosen = Forward(
         tile_q=groups * _ROWS,
@@ -98,7 +98,8 @@ def choose_forward(variant: Variant, target: Target, stored: bool) -> tuple[Forw
         feeder_registers=feeder,
         shared_bytes=bytes_,
         turns=True,
-        stored=stored,
+        word_bytes=0 if variant.mask is None else 4 * (1 + groups),
+        by_head=by_head,
         optimize="-O3",
     )
     return chosen, why
@@ -133,8 +134,8 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
 
 def _fitting(variant: Variant, device: Device, groups: int, stages: int) -> Iterator[int]:
     """Keys a tile that registers and shared memory hold, from the most on."""
-    registers, _ = registers_of(variant, device, groups)
+    registers, _ = registers_of(device, groups)
     for keys in range(_MOST_KEYS, 0, -_STEP):
         held = shared_bytes(variant, groups, keys, stages) <= device.shared_per_block
-        if held and registers_needed(variant, groups, keys) <= registers:
+        if held and registers_needed(variant, keys) <= registers:
             yield keys

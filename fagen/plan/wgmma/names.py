@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from ..mma.names import expression_names, shared_names
 from ..model import Plan
-from ..pieces import Piece
 from .forward import Forward
 
 __all__ = ["direction_names", "shared_names"]
@@ -17,9 +16,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     assert direction == "forward" and isinstance(plan.forward, Forward)
     forward = plan.forward
     names = expression_names(plan)
-    tile_test = names["tile_test"]
-    assert isinstance(tile_test, Piece)
-    by_head = bool({"h", "hk"} & set(tile_test.needs))
+    by_head = forward.by_head
     contains = plan.variant.mask is not None and plan.variant.nonfinite == "contain"
     return {
         **names,
@@ -32,8 +29,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "turns": forward.turns,
         # As the instruction calls the type of its operands.
         "product": plan.variant.dtype,
-        # Where a mask reads params, its tiles are found beforehand, once for all heads that it does not tell apart.
-        "stored": forward.stored,
+        # Tiles are found beforehand, once for all heads that the mask does not tell apart.
         "words_of": "rows of blocks of each head" if by_head else "rows of blocks of each batch entry",
         "words_row": "(at.b * p.shape.heads + at.h)" if by_head else "static_cast<int64_t>(at.b)",
         "words_heads": "p.shape.heads * " if by_head else "",

@@ -24,8 +24,8 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     if found:
         raise PlanError(found)
     code = emit(variant, CUDA_SCALAR)
-    stored = bool(body(code, variant, code.tile_test).declarations)
-    forward, why = choose_forward(variant, target, stored)
+    by_head = bool({"h", "hk"} & set(body(code, variant, code.tile_test).needs))
+    forward, why = choose_forward(variant, target, by_head)
     if found := list(too_large(variant, target, forward)):
         raise PlanError(found)
     why["schedule"] = f"{target.instruction}, which {target.title} has"

@@ -1,10 +1,7 @@
-// Which tiles of keys a block of query rows visits, from the last to the first, as one warp finds them for warpgroups of
-// 64 rows each.
+// Which tiles of keys a block of query rows visits, from the last to the first, for warpgroups of 64 rows each.
 #pragma once
 #include "fagen/bounds.h"
-#include "fagen/cuda/key_range.h"
 #include "fagen/cuda/threads.h"
-#include "fagen/ptx/math.h"
 
 namespace fagen {
 namespace {
@@ -31,73 +28,54 @@ class AllGroupTiles {
   int left_, whole_;
 };
 
-// Those that a mask does not rule out. It is asked of 32 tiles at once, a lane each.
-template <int kGroups>
-class GroupTiles {
- public:
-  // Of `tiles` tiles.
-  __device__ __forceinline__ explicit GroupTiles(int tiles) : base_(tiles) {}
-
-  // The next. `below(tile)` is the range of tiles, first to last - 1, outside which none below `tile` counts;
-  // `test(tile, group)` says what the mask admits of a tile's pairs with a warpgroup's rows. Of a group without rows it
-  // is kNone.
-  template <class Below, class Test>
-  __device__ __forceinline__ TileFound take(Below below, Test test) {
-    while (left_ == 0 && base_ > 0) {
-      const KeyRange range = below(base_);
-      base_ = range.last - 32;  // lane 31 is at the last
-      const int tile = base_ + lane_id();
-      const bool asked = tile >= range.first && tile >= 0;
-#pragma unroll 1
-      for (int group = 0; group < kGroups; ++group) {
-        const Tri admitted = asked ? test(tile, group) : Tri::kNone;
-        left_ |= __ballot_sync(~0u, admitted != Tri::kNone);
-        const uint32_t whole = __ballot_sync(~0u, admitted == Tri::kAll);
-        // A lane keeps of its own tile who sees all of it.
-        mine_ = group == 0 ? 0 : mine_;
-        mine_ |= (whole >> lane_id() & 1) << group;
-      }
-    }
-    if (left_ == 0) return {-1, 0};
-    const int bit = 31 - __clz(static_cast<int>(left_));
-    left_ &= ~(1u << bit);
-    return {base_ + bit, __shfl_sync(~0u, mine_, bit)};
-  }
-
- private:
-  int base_;
-  uint32_t left_ = 0, mine_ = 0;
-};
-
-// What a mask admits of 32 tiles, as it was found before: of every warpgroup some pairs, and of each all.
+// What a mask admits of 32 tiles: of some warpgroup some pairs, and of each warpgroup all.
 template <int kGroups>
 struct TileWord {
   uint32_t some, whole[kGroups];
 };
 
-// Tiles that are read from such words.
+// By a warp, a lane for each tile. `test(tile, group)` says what the mask admits of a tile's pairs with a warpgroup's
+// rows; of one without rows it is kNone.
+template <int kGroups, class Test>
+__device__ __forceinline__ TileWord<kGroups> ask_for_tiles(int word, Test test) {
+  TileWord<kGroups> found{};
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const Tri admitted = test(32 * word + lane_id(), group);
+    found.some |= __ballot_sync(~0u, admitted != Tri::kNone);
+    found.whole[group] = __ballot_sync(~0u, admitted == Tri::kAll);
+  }
+  return found;
+}
+
+// Tiles by words that were stored, which a warp reads.
 template <int kGroups>
 class StoredTiles {
  public:
-  __device__ __forceinline__ StoredTiles(const TileWord<kGroups>* words, int count) : words_(words), left_words_(count) {}
+  __device__ __forceinline__ StoredTiles(const TileWord<kGroups>* words, int count) : words_(words), word_(count) {}
 
   __device__ __forceinline__ TileFound take() {
-    while (left_ == 0 && left_words_ > 0) {
-      const TileWord<kGroups>& word = words_[--left_words_];
-      left_ = word.some, mine_ = 0;
+    while (left_ == 0 && word_ > 0) {
+      // 32 words at a time: of long rows that a window sees little of, most are empty.
+      const int mine = word_ - 1 - lane_id();
+      const uint32_t some = mine < 0 ? 0 : words_[mine].some, filled = __ballot_sync(~0u, some != 0);
+      const int skipped = filled == 0 ? 32 : __ffs(static_cast<int>(filled)) - 1;
+      word_ = word_ - 1 - skipped;
+      if (filled == 0) continue;
+      left_ = __shfl_sync(~0u, some, skipped), whole_ = 0;
 #pragma unroll
-      for (int group = 0; group < kGroups; ++group) mine_ |= (word.whole[group] >> lane_id() & 1) << group;
+      for (int group = 0; group < kGroups; ++group) whole_ |= (words_[word_].whole[group] >> lane_id() & 1) << group;
     }
     if (left_ == 0) return {-1, 0};
     const int bit = 31 - __clz(static_cast<int>(left_));
     left_ &= ~(1u << bit);
-    return {32 * left_words_ + bit, __shfl_sync(~0u, mine_, bit)};
+    return {32 * word_ + bit, __shfl_sync(~0u, whole_, bit)};
   }
 
  private:
   const TileWord<kGroups>* words_;
-  int left_words_;
-  uint32_t left_ = 0, mine_ = 0;
+  int word_;
+  uint32_t left_ = 0, whole_ = 0;  // tiles of a word; what a lane's own tile is whole for
 };
 
 }  // namespace

@@ -15,6 +15,9 @@ struct Image {
   int32_t tile_q;  // query rows of a block
   uint32_t threads, shared_bytes;  // of a block; shared memory besides what the kernel declares
   uint32_t box_q, box_kv;  // rows of the boxes that queries and keys are copied by; 0: the kernel sees to its copies
+  const char* find;        // the kernel that finds the tiles of a mask for it, or null: then there are none to find
+  int32_t word_bytes;      // what that one stores of 32 tiles of a block of rows,
+  bool by_head;            // for each head, or once for all
 };
 
 // Memory that a kernel may touch.

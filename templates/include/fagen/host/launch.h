@@ -113,11 +113,38 @@ inline void encode(const Call& call, TensorMap& map, const TensorView& t, int64_
                            length > 0 ? t.data : spare, extents, strides, box, ones, kSwizzle128, kPromote256, kZeros);
 }
 
+// Has the tiles of a mask found; what is returned holds them until the kernel that reads them is launched, and for as long
+// as the stream needs it.
+inline Tensor find_tiles(const Call& call, ForwardParams& p) {
+  const Image& image = *call.variant.forward_image;
+  if (image.find == nullptr) return {};
+  constexpr int kWarps = 4;  // of a block of threads, each for a word
+  const Shape& shape = p.shape;
+  const int64_t blocks = (shape.q_len + image.tile_q - 1) / image.tile_q;
+  const int64_t tiles = (shape.kv_len + image.box_kv - 1) / image.box_kv;
+  const int64_t words = shape.batch * (image.by_head ? shape.heads : 1) * blocks * ((tiles + 31) / 32);
+  const int64_t size = (words * image.word_bytes + 3) / 4;
+  Tensor found = Tensor::empty(call.device, 1, &size, Dtype::i32, "the tiles of a mask");
+  if (words == 0) return found;
+  if (words > INT32_MAX) throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and lengths make too many tiles");
+  p.workspace = found.data();
+  Buffers buffers;
+  buffers.add("tiles", p.workspace, words * image.word_bytes, true);
+  add_params(buffers, call.variant, p);
+  void* params[] = {&p};
+  const int64_t sizes[] = {sizeof(p)};
+  const Launch request{image.unit, image.find, {static_cast<uint32_t>((words + kWarps - 1) / kWarps), 1, 1},
+                       {32 * kWarps, 1, 1}, 0, 1, buffers.count(), params, sizes, buffers.data()};
+  call.driver.launch(image, request, call.device.index);
+  return found;
+}
+
 // or maps of tensors too; as many blocks of threads as there are multiprocessors.
 inline void run_with_maps(const Call& call, ForwardParams& p) {
   const VariantRow& variant = call.variant;
   const Image& image = *variant.forward_image;
   const Shape& shape = p.shape;
+  const Tensor found = find_tiles(call, p);
   TensorMap q, k, v;
   encode(call, q, p.q, variant.head_dim, shape.q_len, shape.heads, shape.batch, image.box_q, nullptr);
   encode(call, k, p.k, variant.head_dim, shape.kv_len, shape.kv_heads, shape.batch, image.box_kv, p.q.data);
@@ -125,7 +152,9 @@ inline void run_with_maps(const Call& call, ForwardParams& p) {
   void* params[] = {&p, &q, &k, &v};
   const int64_t sizes[] = {sizeof(p), sizeof(q), sizeof(k), sizeof(v)};
   const uint32_t tiles = tiles_of(call, shape), most = static_cast<uint32_t>(call.driver.multiprocessors(call.device.index));
-  launch(call, image.kernel, tiles < most ? tiles : most, image.shared_bytes, params, sizes, 4, buffers_of(call, p));
+  Buffers buffers = buffers_of(call, p);
+  if (found.defined()) buffers.add("tiles", p.workspace, found.numel() * 4, false);
+  launch(call, image.kernel, tiles < most ? tiles : most, image.shared_bytes, params, sizes, 4, buffers);
 }
 
 inline void count_on_device(const Call& call, ForwardParams& p, TileCounts* counts) {
