@@ -56,7 +56,12 @@ def shared_bytes(variant: Variant, groups: int, tile_kv: int, stages: int) -> in
 
 def registers_needed(variant: Variant, tile_kv: int) -> int:
     """Of a thread that multiplies: sums, scores and weights, and the rest."""
-    return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + _SPARE
+    spare = _SPARE
+    if variant.params:
+        spare += 2 * _GRANULE  # their places and strides
+    if variant.score is not None and variant.value_dim > 128:
+        spare += 3 * _GRANULE  # which a score's function needs beside sums that leave little
+    return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
 
 
 def registers_of(device: Device, groups: int) -> tuple[int, int]:
