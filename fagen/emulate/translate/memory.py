@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..ptx.model import Immediate, Instruction, Operand, Sink, Vector
 from ..ptx.parse import type_bytes
 from . import bulk
-from .emit import PAUSES, SPINS, UNSIGNED, Emitter, always, translates
+from .emit import PAUSES, SPINS, Emitter, always, translates
 from .modifiers import Modifiers, refused
+from .operands import UNSIGNED
 
 _SPACES = {
     "": "kGeneric",
