@@ -23,7 +23,7 @@ PAIRS = [
 ]  # fmt: skip
 _MODES = {0: 0, 128: 1, 64: 2, 32: 3}
 _TEXT = """
-.version 8.3
+.version 8.4
 .target sm_90a
 .address_size 64
 .extern .shared .align 1024 .b8 tile[];
@@ -66,7 +66,7 @@ full:
 
 @dataclass(frozen=True)
 class Form:
-    """Products by one form of wgmma.mma_async: 64 rows for each of ``groups`` warpgroups, K of ``steps`` times 32 bytes.
+    """Products by one form of wgmma.mma_async: of 64 rows for each of ``groups``, of ``steps`` times 32 bytes of K.
     Swizzles are in bytes; that of A is None where A is in registers."""
 
     n: int
