@@ -99,8 +99,8 @@ def _barrier(e: Emitter, i: Instruction) -> None:
     e.pause(
         f"t.barrier = (s32){number}; t.barrier_count = {count}; t.barrier_reduce = {reduce};",
         f"t.barrier_value = {value}; t.barrier_result = {result};",
-        f"t.barrier_arrive_only = {'true' if how == 'arrive' else 'false'};",
-        f"t.barrier_aligned = {'true' if aligned else 'false'}; t.state = State::kBarrier;",
+        f"t.barrier_arrive_only = {truth(how == 'arrive')};",
+        f"t.barrier_aligned = {truth(aligned)}; t.state = State::kBarrier;",
     )
     if how == "red":
         e.write(target, field if kind == "u32" else f"({field} != 0)", kind)
@@ -191,5 +191,5 @@ def _mbarrier(e: Emitter, i: Instruction) -> None:
         m.done()
         # A suspended try_wait may return at any time; it gives way at the branch that tries again.
         token = e.read(operands[2], "u32" if parity else "b64")
-        value = f"call.mbarrier_test(t, {space}, {e.address(operands[1])}, {token}, {'true' if parity else 'false'})"
+        value = f"call.mbarrier_test(t, {space}, {e.address(operands[1])}, {token}, {truth(parity)})"
         e.write(operands[0], value, "pred")
