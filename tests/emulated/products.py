@@ -1,4 +1,7 @@
-"""PTX for one wgmma of any shape, types and operands, what it is given and what it should give."""
+"""PTX for products by wgmma of any shape, types and operands, what they are given and what they should give.
+
+Needs nothing but Python and torch: it is used where fagen is not installed.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,22 @@ TYPES = {
     "e5m2": torch.float8_e5m2, "s8": torch.int8, "u8": torch.uint8,
 }  # fmt: skip
 BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
+PAIRS = [
+    ("f16", "f16", "f16"), ("f16", "f16", "f32"), ("bf16", "bf16", "f32"), ("tf32", "tf32", "f32"),
+    *((a, b, d) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2") for d in ("f16", "f32")),
+    *((a, b, "s32") for a in ("s8", "u8") for b in ("s8", "u8")),
+]  # fmt: skip
 _MODES = {0: 0, 128: 1, 64: 2, 32: 3}
 _TEXT = """
-.version 8.3
+.version 8.4
 .target sm_90a
 .address_size 64
 .extern .shared .align 1024 .b8 tile[];
 .visible .entry product(.param .u64 image, .param .u64 fragments, .param .u64 out, .param .u64 at_a, .param .u64 at_b,
                         .param .u32 chunks, .param .u32 adds)
 {
-  .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<4>; .reg .b32 %a<4>; .reg .b32 %d<128>;
+  .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<4>; .reg .b32 %d<128>;
+  .reg .b32 %a<FRAGMENTS>; .reg .b64 %x<STEPS>; .reg .b64 %y<STEPS>;
   ld.param.u64 %rd1, [image]; ld.param.u64 %rd2, [fragments]; ld.param.u64 %rd3, [out];
   ld.param.u64 %rd4, [at_a]; ld.param.u64 %rd5, [at_b]; ld.param.u32 %r1, [chunks]; ld.param.u32 %r2, [adds];
   mov.u32 %r3, %tid.x; mov.u32 %r4, %r3; mov.u32 %r5, tile;
@@ -34,18 +43,19 @@ more:
   shl.b32 %r7, %r4, 4; add.s32 %r7, %r7, %r5;
   ld.global.v4.b32 {%r8, %r9, %r10, %r11}, [%rd8];
   st.shared.v4.b32 [%r7], {%r8, %r9, %r10, %r11};
-  add.s32 %r4, %r4, 128;
+  add.s32 %r4, %r4, THREADS;
   bra more;
 full:
   fence.proxy.async.shared::cta;
   bar.sync 0;
-  mul.wide.u32 %rd9, %r3, 16; add.s64 %rd9, %rd2, %rd9;
-  ld.global.v4.b32 {%a0, %a1, %a2, %a3}, [%rd9];
+  mul.wide.u32 %rd9, %r3, ROOM; add.s64 %rd9, %rd2, %rd9;
+  shr.u32 %r12, %r3, 7; mul.wide.u32 %rd11, %r12, GROUP; add.s64 %rd4, %rd4, %rd11;
+  TAKE
   mul.wide.u32 %rd10, %r3, STRIDE; add.s64 %rd10, %rd3, %rd10;
   LOADS
-  setp.ne.b32 %p2, %r2, 0;
+  setp.ne.b32 %p2, %r2, 0; setp.eq.b32 %p3, %r2, %r2;
   wgmma.fence.sync.aligned;
-  wgmma.mma_async.sync.aligned.SHAPE {REGISTERS}, FIRST, %rd5, %p2CONSTANTS;
+  PRODUCTS
   wgmma.commit_group.sync.aligned;
   wgmma.wait_group.sync.aligned 0;
   STORES
@@ -56,7 +66,8 @@ full:
 
 @dataclass(frozen=True)
 class Form:
-    """One form of wgmma.mma_async. Swizzles are in bytes; that of A is None where A is in registers."""
+    """Products by one form of wgmma.mma_async: of 64 rows for each of ``groups``, of ``steps`` times 32 bytes of K.
+    Swizzles are in bytes; that of A is None where A is in registers."""
 
     n: int
     a: str
@@ -68,15 +79,30 @@ class Form:
     b_transposed: bool = False
     a_sign: int = 1
     b_sign: int = 1
-    part: int = 0  # which 32 bytes of the swizzle's row K lies in
+    part: int = 0  # which 32 bytes of the swizzle's row the first step's K lies in
+    groups: int = 1
+    steps: int = 1
+
+    @property
+    def step(self) -> int:
+        """Numbers of K that one instruction takes."""
+        return 32 // BYTES[self.a]
 
     @property
     def k(self) -> int:
-        return 32 // BYTES[self.a]
+        return self.steps * self.step
+
+    @property
+    def rows(self) -> int:
+        return 64 * self.groups
 
     @property
     def registers(self) -> int:
         return self.n // (4 if self.d == "f16" else 2)
+
+    def part_of(self, step: int, swizzle: int) -> int:
+        """Which 32 bytes of a row of that swizzle the K of a step lies in."""
+        return (self.part + step) % max(swizzle // 32, 1)
 
     def ptx(self) -> str:
         """A kernel for it."""
@@ -85,10 +111,27 @@ class Form:
         if halves:
             constants += [int(self.a_transposed)] * (self.a_swizzle is not None) + [int(self.b_transposed)]
         names = [f"%d{n}" for n in range(self.registers)]
-        text = _TEXT.replace("SHAPE", f"m64n{self.n}k{self.k}.{self.d}.{self.a}.{self.b}")
-        text = text.replace("STRIDE", str(4 * self.registers)).replace("REGISTERS", ", ".join(names))
-        text = text.replace("FIRST", "%rd4" if self.a_swizzle is not None else "{%a0, %a1, %a2, %a3}")
-        text = text.replace("CONSTANTS", "".join(f", {each}" for each in constants))
+        takes, products = [], []
+        for step in range(self.steps):
+            first = f"%x{step}"
+            if self.a_swizzle is None:
+                first = f"{{{', '.join(f'%a{4 * step + n}' for n in range(4))}}}"
+                takes.append(f"ld.global.v4.b32 {first}, [%rd9+{16 * step}];")
+            else:
+                ahead = _ahead(self, step, self.a_swizzle, 64, self.a_transposed)
+                takes.append(f"add.s64 %x{step}, %rd4, {ahead};")
+            ahead = _ahead(self, step, self.b_swizzle, self.n, self.b_transposed)
+            takes.append(f"add.s64 %y{step}, %rd5, {ahead};")
+            operands = [f"{{{', '.join(names)}}}", first, f"%y{step}", f"%p{3 if step else 2}", *map(str, constants)]
+            shape = f"m64n{self.n}k{self.step}.{self.d}.{self.a}.{self.b}"
+            products.append(f"wgmma.mma_async.sync.aligned.{shape} {', '.join(operands)};")
+        group = 0
+        if self.a_swizzle is not None:
+            group = self.steps * image_bytes(64, self.a_swizzle, self.a_transposed) >> 4
+        text = _TEXT.replace("STRIDE", str(4 * self.registers)).replace("ROOM", str(16 * self.steps))
+        text = text.replace("THREADS", str(128 * self.groups)).replace("GROUP", str(group))
+        text = text.replace("FRAGMENTS", str(4 * self.steps)).replace("STEPS", str(self.steps))
+        text = text.replace("TAKE", "\n  ".join(takes)).replace("PRODUCTS", "\n  ".join(products))
         text = text.replace("LOADS", " ".join(f"ld.global.b32 {d}, [%rd10+{4 * n}];" for n, d in enumerate(names)))
         return text.replace("STORES", " ".join(f"st.global.b32 [%rd10+{4 * n}], {d};" for n, d in enumerate(names)))
 
@@ -114,16 +157,29 @@ def _descriptor(offset: int, swizzle: int, transposed: bool, part: int) -> int:
     return start >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | _MODES[swizzle] << 62
 
 
+def image_bytes(rows: int, swizzle: int, transposed: bool) -> int:
+    """What a step's part of a matrix takes."""
+    size = (rows + 63) // 64 * 64 * (32 if transposed else max(swizzle, 32))
+    return (size + 1023) // 1024 * 1024
+
+
+def _ahead(form: Form, step: int, swizzle: int, rows: int, transposed: bool) -> int:
+    """What a step adds to the first one's descriptor."""
+    offset = step * image_bytes(rows, swizzle, transposed)
+    parts = [form.part_of(n, swizzle) for n in (0, step)]
+    return _descriptor(offset, swizzle, transposed, parts[1]) - _descriptor(0, swizzle, transposed, parts[0])
+
+
 def _image(matrix: Tensor, swizzle: int, transposed: bool, part: int) -> bytes:
     rows, depth = matrix.shape
     size = matrix.element_size()
     pattern = matrix.contiguous().view(torch.uint8).reshape(rows, depth, size).tolist()
-    image = bytearray((rows + 63) // 64 * 64 * max(swizzle, 32) * (2 if transposed else 1))
+    image = bytearray(image_bytes(rows, swizzle, transposed))
     for row in range(rows):
         for k in range(depth):
             at = _place(row, k, size, swizzle, transposed, part)
             image[at : at + size] = bytes(pattern[row][k])
-    return bytes(image) + bytes(-len(image) % 1024)
+    return bytes(image)
 
 
 def _fragments(matrix: Tensor) -> Tensor:
@@ -141,25 +197,50 @@ def _fragments(matrix: Tensor) -> Tensor:
 
 
 def accumulators(form: Form, out: Tensor) -> Tensor:
-    """The 64 by N matrix of the threads' registers."""
+    """The matrix of the threads' registers, ``form.rows`` by N."""
     kind = {"f16": torch.float16, "f32": torch.float32, "s32": torch.int32}[form.d]
-    values = out.view(kind).reshape(4, 8, 4, form.n // 8, 2, 2)  # warp, g, t, eight columns, row + 8, column
-    return values.permute(0, 4, 1, 3, 2, 5).reshape(64, form.n)
+    values = out.view(kind).reshape(-1, 8, 4, form.n // 8, 2, 2)  # warp, g, t, eight columns, row + 8, column
+    return values.permute(0, 4, 1, 3, 2, 5).reshape(form.rows, form.n)
 
 
 def operands(form: Form) -> tuple[Tensor, Tensor]:
     """Small whole numbers, so that sums are exact."""
-    a, b = torch.randint(-2, 3, (64, form.k)), torch.randint(-2, 3, (form.n, form.k))
+    a, b = torch.randint(-2, 3, (form.rows, form.k)), torch.randint(-2, 3, (form.n, form.k))
     return a.abs() if form.a == "u8" else a, b.abs() if form.b == "u8" else b
 
 
 def arguments(form: Form, a: Tensor, b: Tensor, start: Tensor, adds: bool) -> tuple[list[Any], int]:
     """What to launch it with, and its bytes of shared memory; the result is left in ``start``."""
     first, second = a.to(TYPES[form.a]), b.to(TYPES[form.b])
-    image = b"" if form.a_swizzle is None else _image(first, form.a_swizzle, form.a_transposed, form.part)
-    at_b = len(image)
-    image += _image(second, form.b_swizzle, form.b_transposed, form.part)
-    at_a = 0 if form.a_swizzle is None else _descriptor(0, form.a_swizzle, form.a_transposed, form.part)
+    image = b""
+    steps = [slice(form.step * n, form.step * (n + 1)) for n in range(form.steps)]
+    groups = [slice(64 * n, 64 * (n + 1)) for n in range(form.groups)]
+    at_a = 0
+    if form.a_swizzle is not None:
+        parts = [form.part_of(n, form.a_swizzle) for n in range(form.steps)]
+        at_a = _descriptor(0, form.a_swizzle, form.a_transposed, parts[0])
+        for rows in groups:
+            for k, part in zip(steps, parts, strict=True):
+                image += _image(first[rows, k], form.a_swizzle, form.a_transposed, part)
+    parts = [form.part_of(n, form.b_swizzle) for n in range(form.steps)]
+    at_b = _descriptor(len(image), form.b_swizzle, form.b_transposed, parts[0])
+    for k, part in zip(steps, parts, strict=True):
+        image += _image(second[:, k], form.b_swizzle, form.b_transposed, part)
     given = torch.frombuffer(bytearray(image), dtype=torch.uint8)
-    at = _descriptor(at_b, form.b_swizzle, form.b_transposed, form.part)
-    return [given, _fragments(first), start, at_a, at, len(image) // 16, int(adds)], len(image)
+    fragments = torch.stack([torch.stack([_fragments(first[rows, k]) for k in steps], 1) for rows in groups])
+    return [given, fragments, start, at_a, at_b, len(image) // 16, int(adds)], len(image)
+
+
+def whole(types: tuple[str, str, str]) -> list[Form]:
+    """Products of 128 by 128 by 64 in every form of operands that the types have."""
+    a, b, d = types
+    steps = 64 * BYTES[a] // 32
+    swizzle = 64 if a == "tf32" else 128  # as fits into shared memory
+    found = [Form(128, a, b, d, first, swizzle, groups=2, steps=steps) for first in (swizzle, None)]
+    if a in ("f16", "bf16"):
+        found += [
+            Form(128, a, b, d, swizzle, swizzle, a_transposed, b_transposed, groups=2, steps=steps)
+            for a_transposed, b_transposed in ((False, True), (True, False), (True, True))
+        ]
+        found.append(Form(128, a, b, d, None, swizzle, b_transposed=True, groups=2, steps=steps))
+    return found

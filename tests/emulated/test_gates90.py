@@ -76,3 +76,10 @@ def test_a_phase_by_the_state_of_an_arrival(order: emulate.Order) -> None:
     out = ints(64)
     run(FILE, "by_state", 1, 64, [out], **order)
     assert out.tolist() == list(range(63, -1, -1))
+
+
+@orders
+def test_bytes_that_a_thread_tells_of_while_others_sleep(order: emulate.Order) -> None:
+    out = ints(64)
+    run(FILE, "by_hand", 1, 64, [out], **order)
+    assert out.tolist() == [7] * 64

@@ -7,24 +7,19 @@ import torch
 
 from fagen import emulate
 
-from .products import Form, accumulators, arguments, operands
-
-PAIRS = [
-    ("f16", "f16", "f16"), ("f16", "f16", "f32"), ("bf16", "bf16", "f32"), ("tf32", "tf32", "f32"),
-    *((a, b, d) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2") for d in ("f16", "f32")),
-    *((a, b, "s32") for a in ("s8", "u8") for b in ("s8", "u8")),
-]  # fmt: skip
+from .products import PAIRS, Form, accumulators, arguments, operands, whole
 
 
 def check(form: Form, adds: bool = True, completions: str = "random") -> None:
     a, b = operands(form)
-    start = torch.randint(-8, 9, (128, form.registers)).to(torch.int32)
+    threads = 128 * form.groups
+    start = torch.randint(-8, 9, (threads, form.registers)).to(torch.int32)
     if form.d != "s32":
-        values = torch.randint(-8, 9, (128, form.registers * (2 if form.d == "f16" else 1)))
+        values = torch.randint(-8, 9, (threads, form.registers * (2 if form.d == "f16" else 1)))
         start = values.to(torch.float16 if form.d == "f16" else torch.float32).view(torch.int32)
     before = accumulators(form, start.clone()).double()
     args, shared = arguments(form, a, b, start, adds)
-    emulate.launch(form.ptx(), "product", 1, 128, args, shared=shared, completions=completions)
+    emulate.launch(form.ptx(), "product", 1, threads, args, shared=shared, completions=completions)
     wanted = form.a_sign * form.b_sign * (a.double() @ b.double().T) + (before if adds else 0)
     assert torch.equal(accumulators(form, start).double(), wanted), form
 
@@ -33,6 +28,13 @@ def check(form: Form, adds: bool = True, completions: str = "random") -> None:
 def test_every_type_from_memory_and_from_registers(types: tuple[str, str, str]) -> None:
     check(Form(16, *types))
     check(Form(64, *types, a_swizzle=None), adds=False)
+
+
+@pytest.mark.parametrize("types", PAIRS, ids=["-".join(types) for types in PAIRS])
+def test_128_by_128_by_64(types: tuple[str, str, str]) -> None:
+    """Two warpgroups, in as many steps as K takes; A from memory or registers, both transposed where they can be."""
+    for form in whole(types):
+        check(form)
 
 
 @pytest.mark.parametrize("n", [8, 24, 40, 72, 120, 136, 176, 200, 256])

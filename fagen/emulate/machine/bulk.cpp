@@ -3,13 +3,10 @@
 // Data Movement and Conversion Instructions: Bulk Copy; Tensor.
 #include <algorithm>
 
-#include "machine.h"
-#include "tensormap.h"
+#include "box.h"
 
 namespace fagen::emulate {
 namespace {
-
-ThreadMore& more(Thread& t) { return t.block->more[t.index]; }
 
 // Of a thread's bulk groups: the agent of what they read from shared memory; the next is that of what they write.
 u32 agent_of(Thread& t) {
@@ -31,102 +28,6 @@ void note(Thread& t, const Range& range, u64 bytes, bool write, const Epoch& epo
   if (range.shadow == nullptr) return;
   watch(*t.machine, t, range, static_cast<u32>(bytes), write, Strength::kWeak, epoch.agent, epoch.clock, t.at,
         epoch.block);
-}
-
-TensorMap map_at(Thread& t, Space space, u64 address) {
-  Machine& m = *t.machine;
-  const Range range = find_all(t, space, address, kTensorMapBytes, 64, false);
-  TensorMap map;
-  std::memcpy(&map, range.data, sizeof(map));
-  if (map.mark != kTensorMapMark || map.sum != sum_of(map)) {
-    raise(m, t, FaultKind::kTensorMap, "no tensor map lies here (encode_tiled makes them)", space, address,
-          kTensorMapBytes);
-  }
-  return map;
-}
-
-struct Run {  // of elements along the innermost dimension: global memory, unless it is outside of the tensor
-  bool inside;
-  u64 global;
-  u64 offset;  // into the box
-  u32 bytes;
-};
-
-// The box at the coordinates, as runs in the order of shared memory.
-std::vector<Run> runs_of(const TensorMap& map, const s32* at) {
-  const u32 element = map.element;
-  u32 counts[kMostRank] = {1, 1, 1, 1, 1};
-  u64 rows = 1;
-  for (u32 n = 0; n < map.rank; ++n) {
-    counts[n] = (map.box[n] + map.steps[n] - 1u) / map.steps[n];
-    if (n != 0) rows *= counts[n];
-  }
-  // Along dimension 0 the box is inside from `first` to `end`.
-  const s64 size = static_cast<s64>(map.last[0]) + 1, width = counts[0];
-  const s64 first = std::clamp<s64>(-s64{at[0]}, 0, width), end = std::clamp<s64>(size - at[0], first, width);
-  std::vector<Run> runs;
-  for (u64 row = 0; row < rows; ++row) {
-    u64 rest = row, global = map.address;
-    bool inside = first < end;
-    for (u32 n = 1; n < map.rank; ++n) {
-      const s64 x = s64{at[n]} + static_cast<s64>(rest % counts[n] * map.steps[n]);
-      rest /= counts[n];
-      inside = inside && x >= 0 && x <= static_cast<s64>(map.last[n]);
-      global += static_cast<u64>(x) * map.strides[n - 1];
-    }
-    const u64 offset = row * static_cast<u64>(width) * element;
-    const auto add = [&](bool is_inside, s64 from, s64 to) {
-      if (from == to) return;
-      runs.push_back({is_inside, is_inside ? global + static_cast<u64>((s64{at[0]} + from) * element) : 0,
-                      offset + static_cast<u64>(from) * element, static_cast<u32>((to - from) * element)});
-    };
-    if (inside) {
-      add(false, 0, first);
-      add(true, first, end);
-      add(false, end, width);
-    } else {
-      add(false, 0, width);
-    }
-  }
-  return runs;
-}
-
-// What shared memory must be for a tensor copy. Returns the bytes of the box.
-u64 check_box(Thread& t, const TensorMap& map, u64 shared, const std::vector<Run>& runs, u32 rank) {
-  Machine& m = *t.machine;
-  if (map.rank != rank) {
-    raise(m, t, FaultKind::kTensorMap,
-          "a tensor map of " + std::to_string(map.rank) + " dimensions in an instruction for " + std::to_string(rank));
-  }
-  const u32 span = 16 * chunks_of(map.swizzle);
-  if (map.swizzle != 0 && static_cast<u32>(map.box[0]) * map.element != span) {
-    raise(m, t, FaultKind::kTensorMap,
-          "a box of " + std::to_string(map.box[0] * map.element) + " bytes a row under a swizzle of " +
-              std::to_string(span) + ": narrower ones are not built",
-          Space::kShared, shared, span);
-  }
-  if (shared % 128 != 0) {
-    raise(m, t, FaultKind::kTensorMap, "a box in shared memory that does not begin at a multiple of 128 bytes",
-          Space::kShared, shared, 128);
-  }
-  return runs.back().offset + runs.back().bytes;
-}
-
-// Pieces between shared memory (at `address`, `data`) and the runs; `load` is into shared memory.
-void lay(std::vector<Piece>& pieces, const std::vector<Run>& runs, u64 address, u8* data, u8 swizzle, bool load) {
-  const u32 chunks = chunks_of(swizzle);
-  for (const Run& run : runs) {
-    if (!load && !run.inside) continue;  // nothing is written outside of the tensor
-    u32 done = 0;
-    while (done < run.bytes) {
-      const u64 plain = address + run.offset + done;
-      const u32 part = chunks == 1 ? run.bytes : std::min<u32>(16 - plain % 16, run.bytes - done);
-      u8* const shared = data + (swizzled(plain, chunks) - address);
-      u8* const global = run.inside ? reinterpret_cast<u8*>(run.global + done) : nullptr;
-      pieces.push_back(load ? Piece{shared, global, part} : Piece{global, shared, part});
-      done += part;
-    }
-  }
 }
 
 // The blocks of the cluster that a copy goes to: that of the address alone, or those of the mask.
@@ -240,61 +141,6 @@ void into_global(Thread& t, const BulkCopy& copy, Bulk& bulk) {
   own.bulk_last = bulk.group;
   own.bulk_at = t.at;
   t.machine->bulk.push_back(std::move(bulk));
-}
-
-template <typename T>
-T reduced(Reduce what, T old, T a) {
-  switch (what) {
-    case Reduce::kAdd: return static_cast<T>(static_cast<Unsigned<T>>(old) + static_cast<Unsigned<T>>(a));
-    case Reduce::kMin: return a < old ? a : old;
-    case Reduce::kMax: return a > old ? a : old;
-    case Reduce::kInc: return old >= a ? T(0) : static_cast<T>(old + 1);
-    case Reduce::kDec: return old == 0 || old > a ? a : static_cast<T>(old - 1);
-    case Reduce::kAnd: return static_cast<T>(old & a);
-    case Reduce::kOr: return static_cast<T>(old | a);
-    case Reduce::kXor: return static_cast<T>(old ^ a);
-    default: return a;
-  }
-}
-
-template <typename T, typename F>
-void each(u8* to, const u8* from, u32 bytes, F f) {
-  for (u32 n = 0; n + sizeof(T) <= bytes; n += sizeof(T)) {
-    T old, a;
-    std::memcpy(&old, to + n, sizeof(T));
-    std::memcpy(&a, from + n, sizeof(T));
-    const T now = f(old, a);
-    std::memcpy(to + n, &now, sizeof(T));
-  }
-}
-
-template <typename H>
-u16 half_reduced(Reduce what, u16 old, u16 a) {
-  switch (what) {
-    case Reduce::kMin: return h_min<H, false>(old, a);
-    case Reduce::kMax: return h_max<H, false>(old, a);
-    default: return h_add<H, false, false>(old, a);
-  }
-}
-
-void put(const Bulk& bulk, u8* to, const u8* from, u32 bytes) {
-  const Reduce what = bulk.reduce;
-  if (what == Reduce::kNone) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
-  switch (bulk.type) {
-    case Type::kF32: each<float>(to, from, bytes, [](float x, float y) { return x + y; }); break;
-    case Type::kF64: each<double>(to, from, bytes, [](double x, double y) { return x + y; }); break;
-    case Type::kF16: each<u16>(to, from, bytes, [=](u16 x, u16 y) { return half_reduced<Half>(what, x, y); }); break;
-    case Type::kBf16: each<u16>(to, from, bytes, [=](u16 x, u16 y) { return half_reduced<Bfloat>(what, x, y); }); break;
-    case Type::kS32: each<s32>(to, from, bytes, [=](s32 x, s32 y) { return reduced(what, x, y); }); break;
-    case Type::kS64: each<s64>(to, from, bytes, [=](s64 x, s64 y) { return reduced(what, x, y); }); break;
-    case Type::kU64: case Type::kB64:
-      each<u64>(to, from, bytes, [=](u64 x, u64 y) { return reduced(what, x, y); });
-      break;
-    default: each<u32>(to, from, bytes, [=](u32 x, u32 y) { return reduced(what, x, y); }); break;
-  }
 }
 
 void take(Machine& m, Bulk& bulk) {

@@ -5,10 +5,6 @@
 
 namespace fagen::emulate {
 
-namespace {
-ThreadMore& more(Thread& t) { return t.block->more[t.index]; }
-}  // namespace
-
 void cluster_arrive(Thread& t, bool release) {
   Machine& m = *t.machine;
   Cluster& cluster = *t.block->cluster;
@@ -39,15 +35,7 @@ bool cluster_wait(Thread& t, bool acquire) {
     raise(*t.machine, t, FaultKind::kBarrier, "a wait at the cluster's barrier without an arrival");
   }
   if (more(t).cluster_phase > cluster.phase) return false;
-  if (acquire && t.machine->checks) {
-    for (const auto& [block, clock] : cluster.completed) {
-      if (block == t.block->index) {
-        join(more(t).clock, clock);
-      } else {
-        join(more(t).others, block, clock);
-      }
-    }
-  }
+  if (acquire && t.machine->checks) take_in(t, cluster.completed);
   return true;
 }
 

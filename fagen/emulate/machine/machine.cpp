@@ -1,25 +1,10 @@
-// Runs a grid: blocks, warps, lanes, in an order drawn from a seed; and the functions that Python calls.
+// Runs a grid: blocks, warps, lanes, in an order drawn from a seed.
 #include "machine.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <exception>
 #include <numeric>
 
 namespace fagen::emulate {
-
-Where place_of(const Machine&, const Thread& t) {
-  Where where;
-  where.known = true;
-  where.instruction = t.at;
-  std::copy(t.ctaid, t.ctaid + 3, where.block);
-  std::copy(t.tid, t.tid + 3, where.thread);
-  return where;
-}
-
-void raise(Machine& m, const Thread& t, FaultKind kind, const std::string& what, Space space, u64 address, u32 bytes) {
-  throw Fault{kind, what, place_of(m, t), {}, space, address, bytes};
-}
 
 namespace {
 
@@ -31,21 +16,12 @@ constexpr u32 kStuckRounds = 200, kPatientRounds = 20000;
 constexpr u32 kRegisters = 65536;   // of a block
 constexpr u64 kMostBlocks = 288;    // at a time, where blocks wait for each other
 
-void trap(Thread& t) { raise(*t.machine, t, FaultKind::kTrap, "the kernel trapped"); }
-
 // A thread has run long without giving way, or all have.
 void check_time(Machine& m, const Thread& t) {
   if (m.seconds > 0 && std::chrono::duration<double>(std::chrono::steady_clock::now() - m.start).count() > m.seconds) {
     raise(m, t, FaultKind::kEndless, "not at an end after " + std::to_string(static_cast<s64>(m.seconds)) + " seconds");
   }
 }
-void tired(Thread& t) {
-  t.fuel = kFuel;
-  check_time(*t.machine, t);
-}
-
-void program_fault(Thread& t, const char* what) { raise(*t.machine, t, FaultKind::kProgram, what); }
-
 std::unique_ptr<Block> make_block(Machine& m, u32 index, const std::shared_ptr<Cluster>& cluster, u32 rank) {
   auto made = std::make_unique<Block>();
   Block& block = *made;
@@ -99,6 +75,7 @@ std::unique_ptr<Block> make_block(Machine& m, u32 index, const std::shared_ptr<C
     t.at = -1;
     t.fuel = kFuel;
     t.state = State::kReady;
+    std::memset(t.registers + kernel.noted_offset, 0, kernel.noted_count);
     block.more[n].clock.assign(2 * block.threads, 0);
     block.more[n].clock[n] = 1;
     block.more[n].registers = m.registers;
@@ -217,70 +194,6 @@ void run_warp(Machine& m, Block& block, Warp& warp, u32 enough) {
   }
 }
 
-
-// Who waits where, a line a place.
-[[noreturn]] void deadlock(Machine& m) {
-  std::map<std::pair<s32, u8>, std::vector<std::pair<u32, u32>>> places;
-  const Thread* first = nullptr;
-  bool barrier = false, exited = false;
-  FaultKind kind = FaultKind::kDeadlock;
-  std::string more;
-  for (const auto& block : m.blocks) {
-    exited |= block->live < block->threads;
-    for (const auto& [address, gate] : block->mbarriers) {
-      if (gate.pending != 0 || gate.transactions <= 0) continue;
-      kind = FaultKind::kMbarrier;
-      more += "; the mbarrier at " + std::to_string(address) + " of block " + std::to_string(block->index) +
-              " expects " + std::to_string(gate.transactions) + " bytes that nothing brings";
-    }
-    for (const Thread& t : block->thread) {
-      if (t.state == State::kDone) continue;
-      if (first == nullptr || (kind != FaultKind::kLimits && t.state != State::kWaiting && first->state == State::kWaiting)) first = &t;
-      barrier |= t.state == State::kBarrier;
-      if (block->more[t.index].wants_registers && kind != FaultKind::kLimits) {
-        kind = FaultKind::kLimits;
-        first = &t;
-        more += "; setmaxnreg over budget: " + std::to_string(block->free_registers / s64{block->threads}) +
-                " registers a thread are left";
-      }
-      places[{t.at, static_cast<u8>(t.state)}].push_back({block->index, t.index});
-    }
-  }
-  std::string what = "no thread can go on";
-  for (const auto& [place, who] : places) {
-    what += "; " + std::to_string(who.size()) + (who.size() == 1 ? " thread" : " threads") + " (block " +
-            std::to_string(who[0].first) + " thread " + std::to_string(who[0].second) +
-            (who.size() > 1 ? " and on" : "") + ") ";
-    switch (static_cast<State>(place.second)) {
-      case State::kBarrier: what += "at a barrier"; break;
-      case State::kCollective: what += "for other lanes"; break;
-      default: what += "in a loop that waits"; break;
-    }
-    if (place.first >= 0) {
-      const Instruction& at = m.program->instructions[place.first];
-      what += ", line " + std::to_string(at.line) + " `" + at.text + "`";
-    }
-  }
-  if (barrier && exited) what += "; some threads of the block have exited, which does not count as arriving";
-  throw Fault{kind, what + more, place_of(m, *first), {}, Space::kGeneric, 0, 0};
-}
-
-// A number that tells whether those who spin have come any further.
-u64 waiting_registers(const Machine& m) {
-  u64 hash = 0;  // a sum over threads: blocks are in another order each round
-  for (const auto& block : m.blocks) {
-    for (const Thread& t : block->thread) {
-      if (t.state != State::kWaiting) continue;
-      u64 own = 0xcbf29ce484222325ull + static_cast<u64>(t.next);
-      for (u32 n = 0; n < m.kernel->register_bytes; ++n) {
-        own = (own ^ static_cast<u8>(t.registers[n])) * 0x100000001b3ull;
-      }
-      hash += own * (2 * t.index + 1);
-    }
-  }
-  return hash;
-}
-
 // A block's memory stays until all of its cluster are done.
 bool ended(const Block& block) {
   for (const Block* other : block.cluster->blocks) {
@@ -296,6 +209,13 @@ u32 in_cluster(const Machine& m, u32 cluster, u32 rank) {
   const u32 y = cluster / along[0] % along[1] * m.cluster[1] + rank / m.cluster[0] % m.cluster[1];
   const u32 z = cluster / along[0] / along[1] * m.cluster[2] + rank / m.cluster[0] / m.cluster[1];
   return x + m.grid[0] * (y + m.grid[1] * z);
+}
+
+}  // namespace
+
+void tired(Thread& t) {
+  t.fuel = kFuel;
+  check_time(*t.machine, t);
 }
 
 void run_grid(Machine& m) {
@@ -357,147 +277,5 @@ void run_grid(Machine& m) {
     if (same > kStuckRounds || ++stuck > kPatientRounds) deadlock(m);
   }
 }
-
-}  // namespace
-
-u64 special(Thread& t, u32 which) {
-  Machine& m = *t.machine;
-  switch (which) {
-    case 0: return static_cast<u32>(m.ticks += 16);
-    case 1: return (m.ticks += 16) >> 32;
-    case 2: return m.ticks += 16;
-    case 3: return m.ticks += 32;
-    case 4: return static_cast<u32>(m.ticks += 32);
-    case 5: return (m.ticks += 32) >> 32;
-    case 6: return t.block->index % 16;
-    case 7: return 16;
-    case 8: return 1;
-    case 9: return m.dynamic_shared;
-    case 10: return m.shared_bytes;
-    default: return 0;
-  }
-}
-
-namespace {
-
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += static_cast<unsigned char>(c) < 32 ? ' ' : c;
-  }
-  return out + "\"";
-}
-
-std::string list(const u32* three) {
-  return "[" + std::to_string(three[0]) + ", " + std::to_string(three[1]) + ", " + std::to_string(three[2]) + "]";
-}
-
-std::string json(const Where& where) {
-  if (!where.known) return "null";
-  return "{\"instruction\": " + std::to_string(where.instruction) + ", \"block\": " + list(where.block) +
-         ", \"thread\": " + list(where.thread) + "}";
-}
-
-std::string json(const Fault& fault) {
-  return "{\"kind\": " + std::to_string(static_cast<s32>(fault.kind)) + ", \"what\": " + quoted(fault.what) +
-         ", \"where\": " + json(fault.where) + ", \"other\": " + json(fault.other) +
-         ", \"space\": " + std::to_string(static_cast<u32>(fault.space)) + ", \"address\": " +
-         std::to_string(fault.address) + ", \"bytes\": " + std::to_string(fault.bytes) + "}";
-}
-
-}  // namespace
-
-struct BufferArgument {
-  u64 address, bytes;
-  s32 writable;
-  const char* name;
-};
-
-struct LaunchArguments {
-  const Program* program;
-  s32 kernel;
-  u32 grid[3], block[3], cluster[3];
-  u32 registers;
-  u32 dynamic_shared;
-  const char* param;
-  s32 buffer_count;
-  const BufferArgument* buffers;
-  s32 completions;
-  s32 checks;
-  double seconds;
-  u64 seed;
-  u64* visits;     // kernel.block_count of them, added to
-  u64* conflicts;  // program.instruction_count of them, added to; nullptr: not counted
-};
-
-// A JSON text of what happened, to be given back to fagen_free.
-extern "C" __attribute__((visibility("default"))) char* fagen_launch(const LaunchArguments* a) {
-  std::string report;
-  Machine m{};
-  m.program = a->program;
-  m.kernel = a->program->kernels + a->kernel;
-  m.calls = Calls{load, store, atomic, fence, fence_proxy, fence_mbarrier_init, copy_async, copy_commit, copy_wait, copy_arrive,
-                  mbarrier_init, mbarrier_inval, mbarrier_arrive, mbarrier_expect, mbarrier_complete, mbarrier_test,
-                  special, trap, program_fault, print, assert_failed, tired, bulk_copy, bulk_commit, bulk_wait,
-                  wgmma_wait, touched, set_registers, cluster_arrive, cluster_wait,
-                  map_shared, rank_of};
-  std::copy(a->grid, a->grid + 3, m.grid);
-  std::copy(a->block, a->block + 3, m.block_size);
-  std::copy(a->cluster, a->cluster + 3, m.cluster);
-  m.registers = a->registers;
-  m.dynamic_shared = a->dynamic_shared;
-  m.shared_bytes = m.kernel->shared_bytes + a->dynamic_shared;
-  m.param = a->param;
-  m.completions = static_cast<Completions>(a->completions);
-  m.checks = a->checks != 0;
-  m.random.seed(a->seed);
-  m.seconds = a->seconds;
-  m.start = std::chrono::steady_clock::now();
-  m.visits.assign(m.kernel->block_count + 1, 0);
-  if (a->conflicts != nullptr) m.conflicts.assign(static_cast<size_t>(m.program->instruction_count) + 1, 0);
-  const u64 grain = static_cast<u64>(a->program->store_bytes_global);
-  const auto add = [&](u64 address, u64 bytes, bool writable, const char* name) {
-    Buffer buffer{address, address + bytes, writable, name, {}};
-    buffer.shadow.grain = grain;
-    if (writable && m.checks) buffer.shadow.cells.resize((bytes + 16) / grain + 16);
-    m.buffers.push_back(std::move(buffer));
-  };
-  for (s32 n = 0; n < a->buffer_count; ++n) {
-    add(a->buffers[n].address, a->buffers[n].bytes, a->buffers[n].writable != 0, a->buffers[n].name);
-  }
-  for (s32 n = 0; n < a->program->variable_count; ++n) {
-    const Variable& variable = a->program->variables[n];
-    add(reinterpret_cast<u64>(variable.address), variable.bytes, !variable.constant, variable.name);
-    if (variable.initial != nullptr) {
-      std::memcpy(variable.address, variable.initial, variable.bytes);
-    } else {
-      std::memset(variable.address, 0, variable.bytes);
-    }
-  }
-  for (s32 n = 0; n < a->program->pointer_count; ++n) {
-    const Pointer& pointer = a->program->pointers[n];
-    std::memcpy(static_cast<u8*>(a->program->variables[pointer.variable].address) + pointer.offset, &pointer.value, 8);
-  }
-  std::sort(m.buffers.begin(), m.buffers.end(), [](const Buffer& x, const Buffer& y) { return x.begin < y.begin; });
-  try {
-    run_grid(m);
-    report = "{\"barriers\": " + std::to_string(m.barriers_met) + ", \"collectives\": " +
-             std::to_string(m.collectives_met) + "}";
-  } catch (const Fault& fault) {
-    report = "{\"fault\": " + json(fault) + "}";
-  } catch (const std::exception& error) {
-    report = "{\"error\": " + quoted(error.what()) + "}";
-  }
-  for (u32 n = 0; n < m.kernel->block_count; ++n) a->visits[n] += m.visits[n];
-  for (s32 n = 0; a->conflicts != nullptr && n < m.program->instruction_count; ++n) {
-    a->conflicts[n] += m.conflicts[static_cast<size_t>(n)];
-  }
-  char* out = static_cast<char*>(std::malloc(report.size() + 1));
-  std::memcpy(out, report.c_str(), report.size() + 1);
-  return out;
-}
-
-extern "C" __attribute__((visibility("default"))) void fagen_free(char* text) { std::free(text); }
 
 }  // namespace fagen::emulate

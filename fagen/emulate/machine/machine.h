@@ -250,6 +250,8 @@ struct Block {
   u32 live = 0;
 };
 
+inline ThreadMore& more(Thread& t) { return t.block->more[t.index]; }
+
 struct Machine {
   const Program* program;
   const Kernel* kernel;
@@ -278,9 +280,21 @@ struct Machine {
   bool flip() { return random() & 1; }
 };
 
+// ---- launch.cpp
 [[noreturn]] void raise(Machine&, const Thread&, FaultKind, const std::string& what, Space = Space::kGeneric,
                         u64 address = 0, u32 bytes = 0);
 Where place_of(const Machine&, const Thread&);
+
+// ---- machine.cpp
+void run_grid(Machine&);
+void tired(Thread&);  // it has run long without giving way
+
+// ---- special.cpp
+u64 special(Thread&, u32);
+
+// ---- deadlock.cpp
+[[noreturn]] void deadlock(Machine&);
+u64 waiting_registers(const Machine&);  // another number if those who spin have come any further
 
 // ---- memory.cpp
 struct Range {  // where an access goes
@@ -309,28 +323,34 @@ void write_shared(Machine&, Thread&, u64 address, const void* from, u32 bytes);
 void tick(Thread&);  // the thread's next accesses are later than what it has told others
 
 // ---- sync.cpp
+Clocks known(Thread&);                   // all that it knows, its own block among the others
+void take_in(Thread&, const Clocks&);
 void fence(Thread&, Order, Scope);
 void fence_proxy(Thread&, u32);
 void fence_mbarrier_init(Thread&);
-Mbarrier& mbarrier_for_bulk(Thread&, Block&, u64 address);  // one that a bulk copy may complete on
-void check_expected(Thread&, Block&, u64 address);  // that a phase all have arrived at expects the bytes that fly
-void complete_bytes(Machine&, Block&, u64 address, u32 bytes);  // as complete_tx, by what has flown
-void cluster_arrive(Thread&, bool release);
-bool cluster_wait(Thread&, bool acquire);
-u64 map_shared(Thread&, u64 address, u32 rank, bool generic);
-u32 rank_of(Thread&, u64 address, bool generic);
 void publish(Thread&, const Range&, Order, Scope, bool atomic);
 void learn(Thread&, const Range&, Order, Scope);
 bool meet_at_barriers(Machine&, Block&);  // lets go of barriers that are complete; whether any was
 void arrive_at_barrier(Machine&, Block&, u32 thread);
+
+// ---- mbarrier.cpp
 void mbarrier_init(Thread&, Space, u64, u32);
 void mbarrier_inval(Thread&, Space, u64);
 u64 mbarrier_arrive(Thread&, Space, u64, u32, bool, bool, u32, bool);
 void mbarrier_expect(Thread&, Space, u64, u32);
 void mbarrier_complete(Thread&, Space, u64, u32);
 bool mbarrier_test(Thread&, Space, u64, u64, bool);
+Mbarrier& mbarrier_for_bulk(Thread&, Block&, u64 address);  // one that a bulk copy may complete on
+void check_expected(Thread&, Block&, u64 address);  // that a phase all have arrived at expects the bytes that fly
+void complete_bytes(Machine&, Block&, u64 address, u32 bytes);  // as complete_tx, by what has flown
 void expect_copies(Thread&, u64 address);  // one more arrival, of the agent of a thread's copies
 void arrive_for_copies(Thread&, u64 address, const Clock& clock);  // that arrival, with what the agent knows
+
+// ---- cluster.cpp
+void cluster_arrive(Thread&, bool release);
+bool cluster_wait(Thread&, bool acquire);
+u64 map_shared(Thread&, u64 address, u32 rank, bool generic);
+u32 rank_of(Thread&, u64 address, bool generic);
 
 // ---- banks.cpp
 void count_banks(Thread&, u64 address, u32 bytes);  // of a lane's access to shared memory
@@ -351,6 +371,9 @@ bool bulk_wait(Thread&, u32 pending, bool read);
 bool land_bulk(Machine&, bool all);  // all that flies, or a random part; whether there was anything
 void leave(Machine&, Block&);         // the block ends: what still flies must not need it
 
+// ---- reduce.cpp
+void put(const Bulk&, u8* to, const u8* from, u32 bytes);
+
 // ---- wgmma.cpp
 bool wgmma_wait(Thread&, u32 pending);
 void carry_out_some(Machine&, Block&, u32 warp);
@@ -362,8 +385,5 @@ bool set_registers(Thread&, u32 count, bool more);
 // ---- print.cpp
 s32 print(Thread&, u64 format, u64 arguments);
 void assert_failed(Thread&, u64 message, u64 file, u32 line);
-
-// ---- special
-u64 special(Thread&, u32);
 
 }  // namespace fagen::emulate

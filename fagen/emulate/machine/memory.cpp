@@ -8,8 +8,6 @@ namespace {
 
 std::string named(u64 bytes) { return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes"); }
 
-ThreadMore& more(Thread& t) { return t.block->more[t.index]; }
-
 // Whether a thread knows of an access, as `agent` for other than the one that made it.
 bool knows(Thread& t, const Access& access, u32 agent) {
   if (access.block == t.block->index) return at(more(t).clock, agent) >= access.clock;

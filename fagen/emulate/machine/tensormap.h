@@ -22,7 +22,7 @@ static_assert(sizeof(TensorMap) <= kTensorMapBytes);
 
 constexpr u32 kTensorMapMark = 0x70614d54;
 u32 sum_of(const TensorMap&);
-// Bytes after which a swizzle's pattern begins anew, and how many 16-byte chunks it mixes; 1 is none.
+// How many chunks of 16 bytes a swizzle mixes; 1 is none.
 inline u32 chunks_of(u8 swizzle) { return 1u << swizzle; }
 // Where an address of shared memory is found under a swizzle: its 16-byte chunks change places by the 128-byte line.
 inline u64 swizzled(u64 address, u32 chunks, u32 base = 0) {

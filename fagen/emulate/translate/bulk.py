@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..ptx.model import Address, Instruction, Operand
 from .emit import Emitter
 from .modifiers import Modifiers, refused
+from .operands import truth
 
 _REDUCTIONS = {"add": 1, "min": 2, "max": 3, "inc": 4, "dec": 5, "and": 6, "or": 7, "xor": 8}
 _TYPES = {name: f"Type::k{name.capitalize()}" for name in "u32 s32 u64 s64 b32 b64 f16 bf16 f32 f64".split()}
@@ -22,7 +23,7 @@ def copy(e: Emitter, i: Instruction, m: Modifiers) -> None:
         read = m.flag("read")
         m.done()
         e.here()
-        e.wait_for(f"call.bulk_wait(t, {e.read(i.operands[0], 'u32')}, {'true' if read else 'false'})")
+        e.wait_for(f"call.bulk_wait(t, {e.read(i.operands[0], 'u32')}, {truth(read)})")
     elif m.flag("prefetch"):
         _prefetch(i, m)
         e.line(";")

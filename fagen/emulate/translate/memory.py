@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..ptx.model import Immediate, Instruction, Operand, Sink, Vector
 from ..ptx.parse import type_bytes
 from . import bulk
-from .emit import PAUSES, SPINS, UNSIGNED, Emitter, always, translates
+from .emit import PAUSES, SPINS, Emitter, always, translates
 from .modifiers import Modifiers, refused
+from .operands import UNSIGNED, truth
 
 _SPACES = {
     "": "kGeneric",
@@ -190,7 +191,7 @@ def _map(e: Emitter, i: Instruction) -> None:
     address = e.read(i.operands[1], kind)
     rank = e.read(i.operands[2], "u32")
     e.here()
-    e.write(i.operands[0], f"call.map_shared(t, {address}, {rank}, {'true' if generic else 'false'})", kind)
+    e.write(i.operands[0], f"call.map_shared(t, {address}, {rank}, {truth(generic)})", kind)
 
 
 @translates("getctarank")
@@ -200,7 +201,7 @@ def _rank(e: Emitter, i: Instruction) -> None:
     generic = not m.flag("shared::cluster")
     m.done()
     address = e.read(i.operands[1], kind)
-    e.write(i.operands[0], f"call.rank_of(t, {address}, {'true' if generic else 'false'})", "u32")
+    e.write(i.operands[0], f"call.rank_of(t, {address}, {truth(generic)})", "u32")
 
 
 @translates("createpolicy")
@@ -244,7 +245,7 @@ def _copy(e: Emitter, i: Instruction) -> None:
         e.here()
         if not space:
             address = f"({address} - kSharedWindow)"
-        e.line(f"call.copy_arrive(t, {address}, {'true' if noinc else 'false'});")
+        e.line(f"call.copy_arrive(t, {address}, {truth(noinc)});")
         return
     skip_hints(m)
     m.choice("shared", "shared::cta")

@@ -174,3 +174,22 @@ __global__ void by_state(int* out) {
       : "memory");
   out[threadIdx.x] = slot[63 - threadIdx.x];
 }
+
+// A phase that bytes are told of by hand: the others sleep until it is over.
+__global__ void by_hand(int* out) {
+  __shared__ int slot;
+  __shared__ uint64_t gate;
+  if (threadIdx.x == 0) init(&gate, 1);
+  __syncthreads();
+  if (threadIdx.x == 32) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 64;" ::"r"(shared_address(&gate)) : "memory");
+    slot = 7;
+    arrive(&gate);
+    asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], 64;" ::"r"(shared_address(&gate)) : "memory");
+  }
+  asm volatile(
+      "{.reg .pred done; again: mbarrier.test_wait.parity.shared::cta.b64 done, [%0], 0; @done bra over;"
+      " nanosleep.u32 100; bra again; over:}" ::"r"(shared_address(&gate))
+      : "memory");
+  out[threadIdx.x] = slot;
+}

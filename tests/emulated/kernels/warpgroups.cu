@@ -28,8 +28,9 @@ __device__ __forceinline__ void set_registers() {
 // gives it back before its products are done, 3 no wgmma.fence, 4 the sums are read in flight, 5 too many registers, 6
 // no proxy fence before the store, 7 the parity is not turned, 8 the producer does not wait, 9 a warp is left out.
 template <int kFault>
-__global__ void __launch_bounds__(384) product(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
-                                               const __grid_constant__ TensorMap out, int depth) {
+__global__ void __launch_bounds__(384, 1)
+    product(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
+            const __grid_constant__ TensorMap out, int depth) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), row = blockIdx.x * kRows, column = blockIdx.y * kColumns;
