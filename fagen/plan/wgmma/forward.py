@@ -65,7 +65,10 @@ def registers_needed(variant: Variant, tile_kv: int) -> int:
 
 
 def registers_of(device: Device, groups: int) -> tuple[int, int]:
-    """What a thread that multiplies gets, and one that feeds."""
+    """What a thread that multiplies gets, and one that feeds. One warpgroup has enough as it is: they stay alike."""
+    if groups == 1:
+        most = device.registers_per_thread // _GRANULE * _GRANULE
+        return most, most
     at_entry = device.registers_per_sm // (128 * (groups + 1)) // _GRANULE * _GRANULE
     total = min(at_entry, device.registers_per_thread // _GRANULE * _GRANULE) * (groups + 1)
     feeder = 24 if groups < 3 else 32
@@ -102,7 +105,7 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
         registers=registers,
         feeder_registers=feeder,
         shared_bytes=bytes_,
-        turns=True,
+        turns=groups > 1,
         word_bytes=0 if variant.mask is None else 4 * (1 + groups),
         by_head=by_head,
         optimize="-O3",
