@@ -59,8 +59,8 @@ def registers_needed(variant: Variant, tile_kv: int) -> int:
     spare = _SPARE
     if variant.params:
         spare += 2 * _GRANULE  # their places and strides
-    if variant.score is not None and variant.value_dim > 128:
-        spare += 3 * _GRANULE  # which a score's function needs beside sums that leave little
+    if variant.value_dim > 128:
+        spare += 3 * _GRANULE  # sums that leave little
     return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
 
 

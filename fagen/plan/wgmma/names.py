@@ -20,6 +20,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     contains = plan.variant.mask is not None and plan.variant.nonfinite == "contain"
     return {
         **names,
+        "shift": str(names["shift"]).replace("kSlack", "kRoom"),
         "tile_kv": forward.tile_kv,
         "groups": forward.groups,
         "stages": forward.stages,
