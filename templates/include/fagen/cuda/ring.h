@@ -6,14 +6,25 @@
 namespace fagen {
 namespace {
 
-// How far one has come round a ring of kStages places.
+// How far one has come round a ring of kStages places. One register, where that is a power of two.
 template <int kStages>
-struct Turn {
-  uint32_t stage = 0, parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
+class Turn {
+ public:
+  __device__ __forceinline__ uint32_t stage() const { return count_ % kRound; }
+  __device__ __forceinline__ uint32_t parity() const { return count_ / kRound & 1; }
+  __device__ __forceinline__ uint32_t before() const {
+    return stage() == 0 ? kStages - 1 : stage() - 1;
   }
+  __device__ __forceinline__ void next() {
+    ++count_;
+    if (kRound != kStages && stage() == kStages) count_ += kRound - kStages;
+  }
+
+ private:
+  static constexpr uint32_t kRound = kStages <= 1 ? 1 : kStages <= 2 ? 2 : kStages <= 4 ? 4 : 8;
+  static_assert(kStages <= 8, "places of a ring");
+
+  uint32_t count_ = 0;
 };
 
 template <int kStages>
@@ -33,10 +44,10 @@ struct Ring {
     }
   }
   __device__ __forceinline__ void wait_full(const Turn<kStages>& turn) const {
-    ptx::mbarrier_wait(full(turn.stage), turn.parity);
+    ptx::mbarrier_wait(full(turn.stage()), turn.parity());
   }
   __device__ __forceinline__ void wait_empty(const Turn<kStages>& turn) const {
-    ptx::mbarrier_wait(empty(turn.stage), turn.parity ^ 1);
+    ptx::mbarrier_wait(empty(turn.stage()), turn.parity() ^ 1);
   }
 };
 
