@@ -8,6 +8,7 @@
 #include "fagen/cuda/ring.h"
 #include "fagen/cuda/row_softmax.h"
 #include "fagen/cuda/shared_elements.h"
+#include "fagen/cuda/warp_scores.h"
 #include "fagen/ptx/tensor.h"
 #include "fagen/ptx/warpgroup.h"
 
@@ -99,7 +100,7 @@ class Shared {
   static constexpr int kBarriers = kValues + kStages * kVBytes;
   static constexpr int kNotes = kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes + 8 * kStages;
   // Blocks of rows that are noted: when one is finished, tiles of so many more may be on their way.
-  static constexpr uint32_t kBlocks = kStages + 2;
+  static constexpr int kBlocks = kStages + 2;
   static constexpr int kBytes = kNotes + 16 * kStages + 16 * kBlocks;
 
   __device__ __forceinline__ explicit Shared(uint32_t start) : start_(start) {}
@@ -140,35 +141,46 @@ class Shared {
 };
 static_assert(Shared::kBytes == 164048, "what the launch asks for");
 
-// The blocks of query rows that there are, and one of them: neighbours share a head's keys, the last rows, which mostly see most, first.
+// The blocks of query rows that there are, of a head and of all.
 __device__ __forceinline__ uint32_t row_blocks(const ForwardParams& p) {
   return (static_cast<uint32_t>(p.shape.q_len) + kTileQ - 1) / kTileQ;
 }
 __device__ __forceinline__ uint32_t works(const ForwardParams& p) {
   return row_blocks(p) * static_cast<uint32_t>(p.shape.heads) * static_cast<uint32_t>(p.shape.batch);
 }
+// One of them. Within sections of heads whose keys and values the second-level cache holds, the last rows, which mostly see
+// most, come first: what is left at the end is short.
 __device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work) {
-  const uint32_t blocks = row_blocks(p), heads = static_cast<uint32_t>(p.shape.heads);
-  const int32_t i = static_cast<int32_t>(blocks - 1 - work % blocks) * kTileQ;
-  work /= blocks;
+  constexpr int64_t kCache = 41943040, kKeyBytes = 2 * (kHeadDim + kValueDim);
+  const uint32_t heads = static_cast<uint32_t>(p.shape.heads), all = heads * static_cast<uint32_t>(p.shape.batch);
+  const uint32_t group = heads / static_cast<uint32_t>(p.shape.kv_heads), blocks = row_blocks(p);
+  const uint32_t held = static_cast<uint32_t>(least(kCache / kKeyBytes / greatest(p.shape.kv_len, 1), all)) * group;
+  const uint32_t most = held == 0 ? group : held < all ? held : all, section = work / (blocks * most);
+  const uint32_t first = section * most, rest = work - first * blocks, some = all - first < most ? all - first : most;
+  const uint32_t head = first + rest % some;
+  const int32_t i = static_cast<int32_t>(blocks - 1 - rest / some) * kTileQ;
   const int32_t left = static_cast<int32_t>(p.shape.q_len) - i, rows = left < kTileQ ? left : kTileQ;
-  return {static_cast<int32_t>(work / heads), static_cast<int32_t>(work % heads), i, rows, 0};
+  return {static_cast<int32_t>(head / heads), static_cast<int32_t>(head % heads), i, rows, 0};
+}
+
+// Blocks are drawn: whoever is free takes the next. A word before the tiles counts them.
+__device__ __forceinline__ uint32_t next_work(const ForwardParams& p, uint32_t) {
+  uint32_t drawn = 0;
+  if (lane_id() == 0) drawn = atomicAdd(static_cast<uint32_t*>(p.workspace), 1);
+  return gridDim.x + __shfl_sync(~0u, drawn, 0);
 }
 __device__ __forceinline__ int32_t key_head(const ForwardParams& p, int32_t h) {
   return h / (static_cast<int32_t>(p.shape.heads) / static_cast<int32_t>(p.shape.kv_heads));
 }
 
 // What makes scores exponents of weights.
-__device__ __forceinline__ Scale scale_of(const ForwardParams& p) { return {fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e, 1.0f, (kSlack + static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len))))}; }
+__device__ __forceinline__ Scale scale_of(const ForwardParams& p) { return {fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e, 1.0f, (kRoom + static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len))))}; }
 
 // The part of a block that a warpgroup has, and a warp.
 __device__ __forceinline__ Block part_of(Block at, int first, int rows) {
   at.rows = at.rows - first < rows ? at.rows - first : rows;
   at.i += first;
   return at;
-}
-__device__ __forceinline__ Block warp_part(const Block& at, int group) {
-  return part_of(at, 64 * group + warp_id() % 4 * 16, 16);
 }
 
 // The tile at key j.
@@ -212,13 +224,16 @@ __device__ __forceinline__ Tri group_test(const ForwardParams& p, const Block& a
   return part.rows > 0 ? tile_test(p, at_key(part, tile * kTileKv)) : Tri::kNone;
 }
 
+constexpr int kCounterBytes = 16;  // before them
+
 // Where the tiles of a block of rows are, which another kernel has found: rows of blocks of each batch entry.
 __device__ __forceinline__ int tile_words(const ForwardParams& p) {
-  return ((static_cast<int>(p.shape.kv_len) + kTileKv - 1) / kTileKv + 31) / 32;
+  const int tiles = (static_cast<int>(p.shape.kv_len) + kTileKv - 1) / kTileKv;
+  return tiles == 0 ? 1 : (tiles + 31) / 32;
 }
 __device__ __forceinline__ TileWord<kGroups>* stored_words(const ForwardParams& p, const Block& at) {
   const int64_t row = static_cast<int64_t>(at.b) * row_blocks(p) + at.i / kTileQ;
-  return static_cast<TileWord<kGroups>*>(p.workspace) + row * tile_words(p);
+  return reinterpret_cast<TileWord<kGroups>*>(static_cast<char*>(p.workspace) + kCounterBytes) + row * tile_words(p);
 }
 
 // A warp that has tiles copied, in the order in which they are needed.
@@ -230,8 +245,7 @@ class Feeder {
 
   __device__ __forceinline__ void run() {
     const ForwardParams& p = p_;
-    uint32_t parity = 1, number = 0;
-    for (uint32_t work = blockIdx.x; work < works(p); work += gridDim.x, parity ^= 1) {
+    for (uint32_t work = blockIdx.x; work < works(p); work = next_work(p, work), block_.next()) {
       const Block block = block_of(p, work);
       StoredTiles<kGroups> tiles(stored_words(p, block), tile_words(p));
       TileFound found = tiles.take();
@@ -241,47 +255,46 @@ class Feeder {
         const TileFound after = tiles.take();
         const uint32_t last = after.tile < 0 ? Note::kLast : 0;
         shared_.of_keys().wait_empty(keys_);
-        if (first != 0 && lane_id() == 0) shared_.note_block(number, block);
+        if (first != 0 && lane_id() == 0) shared_.note_block(block_.stage(), block);
         send_keys({found.tile * kTileKv, found.whole | first | last}, block);
         send_values();
-        if (first != 0) send_queries(block, parity);
+        if (first != 0) send_queries(block);
         waiting_ = {found.tile * kTileKv, found.whole, block.b, key_head(p_, block.h), 1};
         found = after;
       }
-      if (++number == Shared::kBlocks) number = 0;
     }
     send_values();
     shared_.of_keys().wait_empty(keys_);
     if (lane_id() == 0) {
-      shared_.note_keys(keys_.stage, {0, Note::kStop});
-      ptx::mbarrier_arrive(shared_.of_keys().full(keys_.stage));
+      shared_.note_keys(keys_.stage(), {0, Note::kStop});
+      ptx::mbarrier_arrive(shared_.of_keys().full(keys_.stage()));
     }
     shared_.of_values().wait_empty(values_);
     if (lane_id() == 0) {
-      ptx::st_shared_2x4(shared_.values_note(values_.stage), Note::kStop, 0);
-      ptx::mbarrier_arrive(shared_.of_values().full(values_.stage));
+      ptx::st_shared_2x4(shared_.values_note(values_.stage()), Note::kStop, 0);
+      ptx::mbarrier_arrive(shared_.of_values().full(values_.stage()));
     }
   }
 
  private:
   __device__ __forceinline__ void send_keys(const Note& note, const Block& block) {
     if (lane_id() == 0) {
-      const uint32_t full = shared_.of_keys().full(keys_.stage);
-      shared_.note_keys(keys_.stage, note);
+      const uint32_t full = shared_.of_keys().full(keys_.stage());
+      shared_.note_keys(keys_.stage(), note);
       ptx::mbarrier_arrive_expect(full, kKBytes);
 #pragma unroll 1
       for (int slab = 0; slab < kHeadSlabs; ++slab)
-        ptx::copy_box(shared_.keys(keys_.stage) + slab * kTileKv * kSlabBytes, k_, full, 64 * slab, note.j,
+        ptx::copy_box(shared_.keys(keys_.stage()) + slab * kTileKv * kSlabBytes, k_, full, 64 * slab, note.j,
                       key_head(p_, block.h), block.b);
     }
     __syncwarp();
     keys_.next();
   }
 
-  __device__ __forceinline__ void send_queries(const Block& block, uint32_t parity) {
+  __device__ __forceinline__ void send_queries(const Block& block) {
     for (int group = 0; group < kGroups; ++group) {
       const uint32_t full = shared_.of_queries().full(group);
-      ptx::mbarrier_wait(shared_.of_queries().empty(group), parity);
+      ptx::mbarrier_wait(shared_.of_queries().empty(group), queries_.parity() ^ 1);
       if (lane_id() == 0) {
         ptx::mbarrier_arrive_expect(full, kQBytes);
 #pragma unroll 1
@@ -291,6 +304,7 @@ class Feeder {
       }
       __syncwarp();
     }
+    queries_.next();
   }
 
   // Those of the tile that waits, if one does: the next one's keys are needed before them, but not its queries, which wait
@@ -299,12 +313,12 @@ class Feeder {
     if (waiting_.any == 0) return;
     shared_.of_values().wait_empty(values_);
     if (lane_id() == 0) {
-      const uint32_t full = shared_.of_values().full(values_.stage);
-      ptx::st_shared_2x4(shared_.values_note(values_.stage), waiting_.whole, 0);
+      const uint32_t full = shared_.of_values().full(values_.stage());
+      ptx::st_shared_2x4(shared_.values_note(values_.stage()), waiting_.whole, 0);
       ptx::mbarrier_arrive_expect(full, kVBytes);
 #pragma unroll 1
       for (int slab = 0; slab < kValueSlabs; ++slab)
-        ptx::copy_box(shared_.values(values_.stage) + slab * kTileKv * kSlabBytes, v_, full, 64 * slab, waiting_.j,
+        ptx::copy_box(shared_.values(values_.stage()) + slab * kTileKv * kSlabBytes, v_, full, 64 * slab, waiting_.j,
                       waiting_.hk, waiting_.b);
     }
     __syncwarp();
@@ -322,6 +336,8 @@ class Feeder {
   const ptx::TensorMap &q_, &k_, &v_;
   const Shared shared_;
   Turn<kStages> keys_, values_;
+  Turn<1> queries_;
+  Turn<Shared::kBlocks> block_;
   Values waiting_{};
 };
 
@@ -332,19 +348,19 @@ constexpr int kScreeners = 3;  // warps that look for values that are no finite 
 __device__ __forceinline__ void screen(const Shared& shared, int screener) {
   for (Turn<kStages> turn;; turn.next()) {
     shared.of_values().wait_full(turn);
-    const uint32_t note = shared.values_note(turn.stage);
+    const uint32_t note = shared.values_note(turn.stage());
     const uint32_t flags = __shfl_sync(~0u, ptx::ld_shared_4(note), 0);
     if (flags == Note::kStop) return;
     if (flags != kAllGroups) {
       const bool found =
-          clear_nonfinite<Element, 32 * kScreeners>(shared.values(turn.stage), kVBytes, 32 * screener + lane_id());
+          clear_nonfinite<Element, 32 * kScreeners>(shared.values(turn.stage()), kVBytes, 32 * screener + lane_id());
       if (found) ptx::fence_proxy();  // products read them by another way
       if (__any_sync(~0u, found) && lane_id() == 0) ptx::or_shared_4(note + 4, 1);
     }
     __syncwarp();
     if (lane_id() == 0) {
-      ptx::mbarrier_arrive(shared.clean(turn.stage));
-      ptx::mbarrier_arrive(shared.of_values().empty(turn.stage));
+      ptx::mbarrier_arrive(shared.clean(turn.stage()));
+      ptx::mbarrier_arrive(shared.of_values().empty(turn.stage()));
     }
   }
 }
@@ -390,23 +406,29 @@ __device__ __forceinline__ void mend_rows(const ForwardParams& p, const Block& p
     }
 }
 
-// Divides the sums by the totals and writes o and lse.
-__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax, Sums& o) {
+// Writes lse of rows whose keys have all been seen. What their sums are to be multiplied with: 0 where there are none.
+__device__ __forceinline__ void close_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax,
+                                           float (&factor)[2]) {
   const int lane = lane_id();
   float* const lse = p.lse + (static_cast<int64_t>(part.b) * p.shape.heads + part.h) * p.shape.q_len + part.i;
-  float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float total = sum_of_row(softmax.total[half]);
     factor[half] = total == 0.0f ? 0.0f : 1.0f / total;
     if (lane % 4 == 0 && lane / 4 + 8 * half < part.rows)
       lse[lane / 4 + 8 * half] = total == 0.0f ? -kInfinity : (softmax.reference[half] * 1.0f + log2f(total)) * kLn2;
-    if (total == 0.0f) {
+  }
+}
+
+// Writes o of these rows.
+__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, const float (&factor)[2], Sums& o) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    if (factor[half] == 0.0f) {
       // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
 #pragma unroll
       for (int n = 0; n < kValueTiles; ++n) o[n][2 * half] = 0.0f, o[n][2 * half + 1] = 0.0f;
     }
-  }
   store_fragments<Element>(RowsOf<Element::Type>::of(p.o, part.b, part.h), part.i, part.rows, o, factor);
 }
 
@@ -426,9 +448,9 @@ class Multiplier {
     start_scores(now, x);
     ptx::wait_for_products<0>();
     ptx::settle(x[0]);
-    release_keys(now);
     start(softmax);
     weigh(softmax, x, now);
+    release_keys(now);
     pack(weights, x);
     for (;;) {
       const Note next = take();
@@ -440,18 +462,19 @@ class Multiplier {
       start_sums(now, weights, o);
       ptx::wait_for_products<1>();
       ptx::settle(x[0]);
-      release_keys(next);
-      const RowSoftmax before = softmax;
+      float factor[2];
       if (another) {
-        if (++block_ == Shared::kBlocks) block_ = 0;
+        close_rows(p_, part_of_block(block_.stage()), softmax, factor);
+        block_.next();
         start(softmax);
       }
       weigh(softmax, x, next);
+      release_keys(next);
       ptx::wait_for_products<0>();
       ptx::settle(o);
       release_values();
       if (another) {
-        finish(block_ == 0 ? Shared::kBlocks - 1 : block_ - 1, before, o);
+        finish(block_.before(), factor, o);
       } else if (softmax.grown()) {
         softmax.rescale(o);
       }
@@ -459,10 +482,12 @@ class Multiplier {
       now = next;
     }
     start_sums(now, weights, o);
+    float factor[2];
+    close_rows(p_, part_of_block(block_.stage()), softmax, factor);
     ptx::wait_for_products<0>();
     ptx::settle(o);
     release_values();
-    finish(block_, softmax, o);
+    finish(block_.stage(), factor, o);
     if (group_ == 0) ptx::sync_named<256>(1);  // whose turn it would be
   }
 
@@ -473,14 +498,14 @@ class Multiplier {
   // The next tile, when its keys have come.
   __device__ __forceinline__ Note take() {
     shared_.of_keys().wait_full(keys_);
-    return shared_.keys_note(keys_.stage);
+    return shared_.keys_note(keys_.stage());
   }
 
   __device__ __forceinline__ void start_scores(const Note& note, Scores& x) {
-    const uint32_t queries = shared_.queries(group_), keys = shared_.keys(keys_.stage);
+    const uint32_t queries = shared_.queries(group_), keys = shared_.keys(keys_.stage());
     if ((note.flags & Note::kFirst) != 0) {
-      ptx::mbarrier_wait(shared_.of_queries().full(group_), parity_);
-      parity_ ^= 1;
+      ptx::mbarrier_wait(shared_.of_queries().full(group_), queries_.parity());
+      queries_.next();
       // The largest score of a row is that of the largest q · k: of a scale below kLeastUnit, q takes the sign and what
       // the unit has too much.
       if (!(p_.scale >= kLeastUnit)) {
@@ -502,13 +527,13 @@ class Multiplier {
   __device__ __forceinline__ void start_sums(const Note& note, const uint32_t (&weights)[2 * kKeyTiles], Sums& o) {
     shared_.of_values().wait_full(values_);
     if ((note.flags & kAllGroups) != kAllGroups) {
-      ptx::mbarrier_wait(shared_.clean(values_.stage), values_.parity);
-      if (ptx::ld_shared_4(shared_.values_note(values_.stage) + 4) != 0) {
+      ptx::mbarrier_wait(shared_.clean(values_.stage()), values_.parity());
+      if (ptx::ld_shared_4(shared_.values_note(values_.stage()) + 4) != 0) {
         mend_.first = note.j;
         mend_.last = mend_.last < note.j + kTileKv ? note.j + kTileKv : mend_.last;
       }
     }
-    const uint64_t v = ptx::columns_operand(shared_.values(values_.stage), kTileKv * kSlabBytes);
+    const uint64_t v = ptx::columns_operand(shared_.values(values_.stage()), kTileKv * kSlabBytes);
     ptx::fence_products();
 #pragma unroll
     for (int n = 0; n < kTileKv / 16; ++n)
@@ -519,14 +544,14 @@ class Multiplier {
   __device__ __forceinline__ void release_keys(const Note& note) {
     __syncwarp();  // all lanes have read the note
     if (lane_id() == 0) {
-      ptx::mbarrier_arrive(shared_.of_keys().empty(keys_.stage));
+      ptx::mbarrier_arrive(shared_.of_keys().empty(keys_.stage()));
       if ((note.flags & Note::kLast) != 0) ptx::mbarrier_arrive(shared_.of_queries().empty(group_));
     }
     keys_.next();
   }
   __device__ __forceinline__ void release_values() {
     __syncwarp();
-    if (lane_id() == 0) ptx::mbarrier_arrive(shared_.of_values().empty(values_.stage));
+    if (lane_id() == 0) ptx::mbarrier_arrive(shared_.of_values().empty(values_.stage()));
     values_.next();
   }
 
@@ -534,10 +559,15 @@ class Multiplier {
     softmax.start();
   }
 
-  // From q · k to weights.
+  // From q · k to weights. Where those have overflowed, the warp multiplies its rows with the keys again.
   __device__ __forceinline__ void weigh(RowSoftmax& softmax, Scores& x, const Note& note) const {
-    if ((note.flags >> group_ & 1) == 0) exclude_pairs(x, pair_test(p_, part_at(note)));
-    softmax.weigh(x[0], scale_of(p_));
+    for (bool again = false;; again = true) {
+      if ((note.flags >> group_ & 1) == 0) exclude_pairs(x, pair_test(p_, part_at(note)));
+      if (again || !softmax.settled()) return softmax.weigh_by_largest(x[0], scale_of(p_));
+      if (softmax.weigh(x[0], scale_of(p_))) return;
+      multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(group_) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
+                                          shared_.keys(keys_.stage()), kTileKv * kSlabBytes);
+    }
   }
 
   __device__ __forceinline__ void pack(uint32_t (&weights)[2 * kKeyTiles], const Scores& x) const {
@@ -545,16 +575,19 @@ class Multiplier {
     for (int n = 0; n < 2 * kKeyTiles; ++n) weights[n] = Element::pack(x[0][n / 2][n % 2 * 2], x[0][n / 2][n % 2 * 2 + 1]);
   }
 
-  // The pairs that the scores are of.
+  // The warp's rows of a block, and the pairs that the scores are of.
+  __device__ __forceinline__ Block part_of_block(uint32_t number) const {
+    return part_of(shared_.block(number), 64 * group_ + warp_id() % 4 * 16, 16);
+  }
   __device__ __forceinline__ Block part_at(const Note& note) const {
-    Block part = warp_part(shared_.block(block_), group_);
+    Block part = part_of_block(block_.stage());
     part.j = note.j;
     return part;
   }
 
-  __device__ __forceinline__ void finish(uint32_t block, const RowSoftmax& softmax, Sums& o) {
-    const Block part = warp_part(shared_.block(block), group_);
-    write_rows(p_, part, softmax, o);
+  __device__ __forceinline__ void finish(uint32_t block, const float (&factor)[2], Sums& o) {
+    const Block part = part_of_block(block);
+    write_rows(p_, part, factor, o);
     if (mend_.last != 0) {
       mend_rows(p_, part, mend_);
       mend_ = KeysToMend{};
@@ -565,8 +598,8 @@ class Multiplier {
   const Shared shared_;
   const int group_;
   Turn<kStages> keys_, values_;
-  uint32_t parity_ = 0;  // of the queries
-  uint32_t block_ = 0;  // the number of the block of rows that the scores are of
+  Turn<1> queries_;
+  Turn<Shared::kBlocks> block_;  // of rows, that the scores are of
   KeysToMend mend_;
 };
 
@@ -636,6 +669,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
 extern "C" __global__ void __launch_bounds__(128) fagen_causal_d128_h100_find_tiles(const __grid_constant__ fagen::ForwardParams p) {
   using namespace fagen;
   const uint32_t count = static_cast<uint32_t>(tile_words(p)), blocks = row_blocks(p);
+  if (blockIdx.x == 0 && threadIdx.x == 0) *static_cast<uint32_t*>(p.workspace) = 0;  // blocks that are drawn
   uint32_t work = blockIdx.x * 4 + warp_id();
   const int word = static_cast<int>(work % count);
   work /= count;

@@ -9,6 +9,7 @@
 #include "fagen/cuda/ring.h"
 #include "fagen/cuda/row_softmax.h"
 #include "fagen/cuda/shared_elements.h"
+#include "fagen/cuda/warp_scores.h"
 #include "fagen/ptx/tensor.h"
 #include "fagen/ptx/warpgroup.h"
 
@@ -19,7 +20,7 @@ using Element = F16;  // of q, k, v and o in memory
 
 constexpr int kHeadDim = 72;
 constexpr int kValueDim = 104;
-constexpr int kTileKv = 176;  // keys of a tile
+constexpr int kTileKv = 192;  // keys of a tile
 constexpr int kGroups = 2;  // warpgroups that multiply, 64 query rows each; one more feeds them
 constexpr int kStages = 2;  // tiles of K and V in shared memory
 
@@ -84,14 +85,14 @@ __device__ __forceinline__ auto pair_test(const ForwardParams& p, const Block& a
   return [&p, at](int row, int column) { return admits(p, at, row, column); };
 }
 
-// x (+)= q · k of 64 rows and 176 keys, 16 elements of each, both in shared memory.
+// x (+)= q · k of 64 rows and 192 keys, 16 elements of each, both in shared memory.
 __device__ __forceinline__ void multiply_keys(float (&x)[kKeyTiles][4], uint64_t q, uint64_t k, uint32_t accumulate) {
   asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %90, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n176k16.f32.f16.f16 "
-      "{ %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87 }, "
-      "%88, %89, p, 1, 1, 0, 0; }"
-      : "+f"(x[0][0]), "+f"(x[0][1]), "+f"(x[0][2]), "+f"(x[0][3]), "+f"(x[1][0]), "+f"(x[1][1]), "+f"(x[1][2]), "+f"(x[1][3]), "+f"(x[2][0]), "+f"(x[2][1]), "+f"(x[2][2]), "+f"(x[2][3]), "+f"(x[3][0]), "+f"(x[3][1]), "+f"(x[3][2]), "+f"(x[3][3]), "+f"(x[4][0]), "+f"(x[4][1]), "+f"(x[4][2]), "+f"(x[4][3]), "+f"(x[5][0]), "+f"(x[5][1]), "+f"(x[5][2]), "+f"(x[5][3]), "+f"(x[6][0]), "+f"(x[6][1]), "+f"(x[6][2]), "+f"(x[6][3]), "+f"(x[7][0]), "+f"(x[7][1]), "+f"(x[7][2]), "+f"(x[7][3]), "+f"(x[8][0]), "+f"(x[8][1]), "+f"(x[8][2]), "+f"(x[8][3]), "+f"(x[9][0]), "+f"(x[9][1]), "+f"(x[9][2]), "+f"(x[9][3]), "+f"(x[10][0]), "+f"(x[10][1]), "+f"(x[10][2]), "+f"(x[10][3]), "+f"(x[11][0]), "+f"(x[11][1]), "+f"(x[11][2]), "+f"(x[11][3]), "+f"(x[12][0]), "+f"(x[12][1]), "+f"(x[12][2]), "+f"(x[12][3]), "+f"(x[13][0]), "+f"(x[13][1]), "+f"(x[13][2]), "+f"(x[13][3]), "+f"(x[14][0]), "+f"(x[14][1]), "+f"(x[14][2]), "+f"(x[14][3]), "+f"(x[15][0]), "+f"(x[15][1]), "+f"(x[15][2]), "+f"(x[15][3]), "+f"(x[16][0]), "+f"(x[16][1]), "+f"(x[16][2]), "+f"(x[16][3]), "+f"(x[17][0]), "+f"(x[17][1]), "+f"(x[17][2]), "+f"(x[17][3]), "+f"(x[18][0]), "+f"(x[18][1]), "+f"(x[18][2]), "+f"(x[18][3]), "+f"(x[19][0]), "+f"(x[19][1]), "+f"(x[19][2]), "+f"(x[19][3]), "+f"(x[20][0]), "+f"(x[20][1]), "+f"(x[20][2]), "+f"(x[20][3]), "+f"(x[21][0]), "+f"(x[21][1]), "+f"(x[21][2]), "+f"(x[21][3])
+      "{ .reg .pred p; setp.ne.b32 p, %98, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 "
+      "{ %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95 }, "
+      "%96, %97, p, 1, 1, 0, 0; }"
+      : "+f"(x[0][0]), "+f"(x[0][1]), "+f"(x[0][2]), "+f"(x[0][3]), "+f"(x[1][0]), "+f"(x[1][1]), "+f"(x[1][2]), "+f"(x[1][3]), "+f"(x[2][0]), "+f"(x[2][1]), "+f"(x[2][2]), "+f"(x[2][3]), "+f"(x[3][0]), "+f"(x[3][1]), "+f"(x[3][2]), "+f"(x[3][3]), "+f"(x[4][0]), "+f"(x[4][1]), "+f"(x[4][2]), "+f"(x[4][3]), "+f"(x[5][0]), "+f"(x[5][1]), "+f"(x[5][2]), "+f"(x[5][3]), "+f"(x[6][0]), "+f"(x[6][1]), "+f"(x[6][2]), "+f"(x[6][3]), "+f"(x[7][0]), "+f"(x[7][1]), "+f"(x[7][2]), "+f"(x[7][3]), "+f"(x[8][0]), "+f"(x[8][1]), "+f"(x[8][2]), "+f"(x[8][3]), "+f"(x[9][0]), "+f"(x[9][1]), "+f"(x[9][2]), "+f"(x[9][3]), "+f"(x[10][0]), "+f"(x[10][1]), "+f"(x[10][2]), "+f"(x[10][3]), "+f"(x[11][0]), "+f"(x[11][1]), "+f"(x[11][2]), "+f"(x[11][3]), "+f"(x[12][0]), "+f"(x[12][1]), "+f"(x[12][2]), "+f"(x[12][3]), "+f"(x[13][0]), "+f"(x[13][1]), "+f"(x[13][2]), "+f"(x[13][3]), "+f"(x[14][0]), "+f"(x[14][1]), "+f"(x[14][2]), "+f"(x[14][3]), "+f"(x[15][0]), "+f"(x[15][1]), "+f"(x[15][2]), "+f"(x[15][3]), "+f"(x[16][0]), "+f"(x[16][1]), "+f"(x[16][2]), "+f"(x[16][3]), "+f"(x[17][0]), "+f"(x[17][1]), "+f"(x[17][2]), "+f"(x[17][3]), "+f"(x[18][0]), "+f"(x[18][1]), "+f"(x[18][2]), "+f"(x[18][3]), "+f"(x[19][0]), "+f"(x[19][1]), "+f"(x[19][2]), "+f"(x[19][3]), "+f"(x[20][0]), "+f"(x[20][1]), "+f"(x[20][2]), "+f"(x[20][3]), "+f"(x[21][0]), "+f"(x[21][1]), "+f"(x[21][2]), "+f"(x[21][3]), "+f"(x[22][0]), "+f"(x[22][1]), "+f"(x[22][2]), "+f"(x[22][3]), "+f"(x[23][0]), "+f"(x[23][1]), "+f"(x[23][2]), "+f"(x[23][3])
       : "l"(q), "l"(k), "r"(accumulate));
 }
 
@@ -122,7 +123,7 @@ class Shared {
   static constexpr int kBarriers = kValues + kStages * kVBytes;
   static constexpr int kNotes = kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes + 8 * kStages;
   // Blocks of rows that are noted: when one is finished, tiles of so many more may be on their way.
-  static constexpr uint32_t kBlocks = kStages + 2;
+  static constexpr int kBlocks = kStages + 2;
   static constexpr int kBytes = kNotes + 16 * kStages + 16 * kBlocks;
 
   __device__ __forceinline__ explicit Shared(uint32_t start) : start_(start) {}
@@ -157,15 +158,16 @@ class Shared {
  private:
   uint32_t start_;
 };
-static_assert(Shared::kBytes == 213200, "what the launch asks for");
+static_assert(Shared::kBytes == 229584, "what the launch asks for");
 
-// The blocks of query rows that there are, and one of them: neighbours share a head's keys.
+// The blocks of query rows that there are, of a head and of all.
 __device__ __forceinline__ uint32_t row_blocks(const ForwardParams& p) {
   return (static_cast<uint32_t>(p.shape.q_len) + kTileQ - 1) / kTileQ;
 }
 __device__ __forceinline__ uint32_t works(const ForwardParams& p) {
   return row_blocks(p) * static_cast<uint32_t>(p.shape.heads) * static_cast<uint32_t>(p.shape.batch);
 }
+// One of them: neighbours share a head's keys.
 __device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work) {
   const uint32_t blocks = row_blocks(p), heads = static_cast<uint32_t>(p.shape.heads);
   const int32_t i = static_cast<int32_t>(work % blocks) * kTileQ;
@@ -173,6 +175,9 @@ __device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work)
   const int32_t left = static_cast<int32_t>(p.shape.q_len) - i, rows = left < kTileQ ? left : kTileQ;
   return {static_cast<int32_t>(work / heads), static_cast<int32_t>(work % heads), i, rows, 0};
 }
+
+// All take as long.
+__device__ __forceinline__ uint32_t next_work(const ForwardParams&, uint32_t work) { return work + gridDim.x; }
 __device__ __forceinline__ int32_t key_head(const ForwardParams& p, int32_t h) {
   return h / (static_cast<int32_t>(p.shape.heads) / static_cast<int32_t>(p.shape.kv_heads));
 }
@@ -186,9 +191,6 @@ __device__ __forceinline__ Block part_of(Block at, int first, int rows) {
   at.i += first;
   return at;
 }
-__device__ __forceinline__ Block warp_part(const Block& at, int group) {
-  return part_of(at, 64 * group + warp_id() % 4 * 16, 16);
-}
 
 // A warp that has tiles copied, in the order in which they are needed.
 class Feeder {
@@ -199,8 +201,7 @@ class Feeder {
 
   __device__ __forceinline__ void run() {
     const ForwardParams& p = p_;
-    uint32_t parity = 1, number = 0;
-    for (uint32_t work = blockIdx.x; work < works(p); work += gridDim.x, parity ^= 1) {
+    for (uint32_t work = blockIdx.x; work < works(p); work = next_work(p, work), block_.next()) {
       const Block block = block_of(p, work);
       AllGroupTiles<kGroups> tiles(static_cast<int>(p.shape.kv_len), kTileKv);
       TileFound found = tiles.take();
@@ -210,42 +211,41 @@ class Feeder {
         const TileFound after = tiles.take();
         const uint32_t last = after.tile < 0 ? Note::kLast : 0;
         shared_.of_keys().wait_empty(keys_);
-        if (first != 0 && lane_id() == 0) shared_.note_block(number, block);
+        if (first != 0 && lane_id() == 0) shared_.note_block(block_.stage(), block);
         send_keys({found.tile * kTileKv, found.whole | first | last}, block);
         send_values();
-        if (first != 0) send_queries(block, parity);
+        if (first != 0) send_queries(block);
         waiting_ = {found.tile * kTileKv, found.whole, block.b, key_head(p_, block.h), 1};
         found = after;
       }
-      if (++number == Shared::kBlocks) number = 0;
     }
     send_values();
     shared_.of_keys().wait_empty(keys_);
     if (lane_id() == 0) {
-      shared_.note_keys(keys_.stage, {0, Note::kStop});
-      ptx::mbarrier_arrive(shared_.of_keys().full(keys_.stage));
+      shared_.note_keys(keys_.stage(), {0, Note::kStop});
+      ptx::mbarrier_arrive(shared_.of_keys().full(keys_.stage()));
     }
   }
 
  private:
   __device__ __forceinline__ void send_keys(const Note& note, const Block& block) {
     if (lane_id() == 0) {
-      const uint32_t full = shared_.of_keys().full(keys_.stage);
-      shared_.note_keys(keys_.stage, note);
+      const uint32_t full = shared_.of_keys().full(keys_.stage());
+      shared_.note_keys(keys_.stage(), note);
       ptx::mbarrier_arrive_expect(full, kKBytes);
 #pragma unroll 1
       for (int slab = 0; slab < kHeadSlabs; ++slab)
-        ptx::copy_box(shared_.keys(keys_.stage) + slab * kTileKv * kSlabBytes, k_, full, 64 * slab, note.j,
+        ptx::copy_box(shared_.keys(keys_.stage()) + slab * kTileKv * kSlabBytes, k_, full, 64 * slab, note.j,
                       key_head(p_, block.h), block.b);
     }
     __syncwarp();
     keys_.next();
   }
 
-  __device__ __forceinline__ void send_queries(const Block& block, uint32_t parity) {
+  __device__ __forceinline__ void send_queries(const Block& block) {
     for (int group = 0; group < kGroups; ++group) {
       const uint32_t full = shared_.of_queries().full(group);
-      ptx::mbarrier_wait(shared_.of_queries().empty(group), parity);
+      ptx::mbarrier_wait(shared_.of_queries().empty(group), queries_.parity() ^ 1);
       if (lane_id() == 0) {
         ptx::mbarrier_arrive_expect(full, kQBytes);
 #pragma unroll 1
@@ -255,6 +255,7 @@ class Feeder {
       }
       __syncwarp();
     }
+    queries_.next();
   }
 
   // Those of the tile that waits, if one does: the next one's keys are needed before them, but not its queries, which wait
@@ -263,12 +264,12 @@ class Feeder {
     if (waiting_.any == 0) return;
     shared_.of_values().wait_empty(values_);
     if (lane_id() == 0) {
-      const uint32_t full = shared_.of_values().full(values_.stage);
-      ptx::st_shared_2x4(shared_.values_note(values_.stage), waiting_.whole, 0);
+      const uint32_t full = shared_.of_values().full(values_.stage());
+      ptx::st_shared_2x4(shared_.values_note(values_.stage()), waiting_.whole, 0);
       ptx::mbarrier_arrive_expect(full, kVBytes);
 #pragma unroll 1
       for (int slab = 0; slab < kValueSlabs; ++slab)
-        ptx::copy_box(shared_.values(values_.stage) + slab * kTileKv * kSlabBytes, v_, full, 64 * slab, waiting_.j,
+        ptx::copy_box(shared_.values(values_.stage()) + slab * kTileKv * kSlabBytes, v_, full, 64 * slab, waiting_.j,
                       waiting_.hk, waiting_.b);
     }
     __syncwarp();
@@ -286,26 +287,34 @@ class Feeder {
   const ptx::TensorMap &q_, &k_, &v_;
   const Shared shared_;
   Turn<kStages> keys_, values_;
+  Turn<1> queries_;
+  Turn<Shared::kBlocks> block_;
   Values waiting_{};
 };
 
-// Divides the sums by the totals and writes o and lse.
-__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax, Sums& o) {
+// Writes lse of rows whose keys have all been seen. What their sums are to be multiplied with: 0 where there are none.
+__device__ __forceinline__ void close_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax,
+                                           float (&factor)[2]) {
   const int lane = lane_id();
   float* const lse = p.lse + (static_cast<int64_t>(part.b) * p.shape.heads + part.h) * p.shape.q_len + part.i;
-  float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float total = sum_of_row(softmax.total[half]);
     factor[half] = total == 0.0f ? 0.0f : 1.0f / total;
     if (lane % 4 == 0 && lane / 4 + 8 * half < part.rows)
       lse[lane / 4 + 8 * half] = total == 0.0f ? -kInfinity : (softmax.reference[half] * kLog2e + log2f(total)) * kLn2;
-    if (total == 0.0f) {
+  }
+}
+
+// Writes o of these rows.
+__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, const float (&factor)[2], Sums& o) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    if (factor[half] == 0.0f) {
       // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
 #pragma unroll
       for (int n = 0; n < kValueTiles; ++n) o[n][2 * half] = 0.0f, o[n][2 * half + 1] = 0.0f;
     }
-  }
   store_fragments<Element>(RowsOf<Element::Type>::of(p.o, part.b, part.h), part.i, part.rows, o, factor);
 }
 
@@ -325,9 +334,9 @@ class Multiplier {
     start_scores(now, x);
     ptx::wait_for_products<0>();
     ptx::settle(x[0]);
-    release_keys(now);
     start(softmax);
     weigh(softmax, x, now);
+    release_keys(now);
     pack(weights, x);
     for (;;) {
       const Note next = take();
@@ -339,18 +348,19 @@ class Multiplier {
       start_sums(now, weights, o);
       ptx::wait_for_products<1>();
       ptx::settle(x[0]);
-      release_keys(next);
-      const RowSoftmax before = softmax;
+      float factor[2];
       if (another) {
-        if (++block_ == Shared::kBlocks) block_ = 0;
+        close_rows(p_, part_of_block(block_.stage()), softmax, factor);
+        block_.next();
         start(softmax);
       }
       weigh(softmax, x, next);
+      release_keys(next);
       ptx::wait_for_products<0>();
       ptx::settle(o);
       release_values();
       if (another) {
-        finish(block_ == 0 ? Shared::kBlocks - 1 : block_ - 1, before, o);
+        finish(block_.before(), factor, o);
       } else if (softmax.grown()) {
         softmax.rescale(o);
       }
@@ -358,10 +368,12 @@ class Multiplier {
       now = next;
     }
     start_sums(now, weights, o);
+    float factor[2];
+    close_rows(p_, part_of_block(block_.stage()), softmax, factor);
     ptx::wait_for_products<0>();
     ptx::settle(o);
     release_values();
-    finish(block_, softmax, o);
+    finish(block_.stage(), factor, o);
     if (group_ == 0) ptx::sync_named<256>(1);  // whose turn it would be
   }
 
@@ -372,14 +384,14 @@ class Multiplier {
   // The next tile, when its keys have come.
   __device__ __forceinline__ Note take() {
     shared_.of_keys().wait_full(keys_);
-    return shared_.keys_note(keys_.stage);
+    return shared_.keys_note(keys_.stage());
   }
 
   __device__ __forceinline__ void start_scores(const Note& note, Scores& x) {
-    const uint32_t queries = shared_.queries(group_), keys = shared_.keys(keys_.stage);
+    const uint32_t queries = shared_.queries(group_), keys = shared_.keys(keys_.stage());
     if ((note.flags & Note::kFirst) != 0) {
-      ptx::mbarrier_wait(shared_.of_queries().full(group_), parity_);
-      parity_ ^= 1;
+      ptx::mbarrier_wait(shared_.of_queries().full(group_), queries_.parity());
+      queries_.next();
     }
     const uint64_t a = ptx::rows_operand(queries), b = ptx::rows_operand(keys);
     ptx::fence_products();
@@ -393,7 +405,7 @@ class Multiplier {
   // o (+)= weights · v of the tile whose weights those are.
   __device__ __forceinline__ void start_sums(const Note& note, const uint32_t (&weights)[2 * kKeyTiles], Sums& o) {
     shared_.of_values().wait_full(values_);
-    const uint64_t v = ptx::columns_operand(shared_.values(values_.stage), kTileKv * kSlabBytes);
+    const uint64_t v = ptx::columns_operand(shared_.values(values_.stage()), kTileKv * kSlabBytes);
     ptx::fence_products();
 #pragma unroll
     for (int n = 0; n < kTileKv / 16; ++n)
@@ -404,26 +416,31 @@ class Multiplier {
   __device__ __forceinline__ void release_keys(const Note& note) {
     __syncwarp();  // all lanes have read the note
     if (lane_id() == 0) {
-      ptx::mbarrier_arrive(shared_.of_keys().empty(keys_.stage));
+      ptx::mbarrier_arrive(shared_.of_keys().empty(keys_.stage()));
       if ((note.flags & Note::kLast) != 0) ptx::mbarrier_arrive(shared_.of_queries().empty(group_));
     }
     keys_.next();
   }
   __device__ __forceinline__ void release_values() {
     __syncwarp();
-    if (lane_id() == 0) ptx::mbarrier_arrive(shared_.of_values().empty(values_.stage));
+    if (lane_id() == 0) ptx::mbarrier_arrive(shared_.of_values().empty(values_.stage()));
     values_.next();
   }
 
   __device__ __forceinline__ void start(RowSoftmax& softmax) const {
-    softmax.start(p_.sink[shared_.block(block_).h], scale_of(p_));
+    softmax.start(p_.sink[shared_.block(block_.stage()).h], scale_of(p_));
   }
 
-  // From q · k to weights.
+  // From q · k to weights. Where those have overflowed, the warp multiplies its rows with the keys again.
   __device__ __forceinline__ void weigh(RowSoftmax& softmax, Scores& x, const Note& note) const {
-    score(p_, part_at(note), x);
-    if ((note.flags >> group_ & 1) == 0) exclude_pairs(x, pair_test(p_, part_at(note)));
-    softmax.weigh(x[0], scale_of(p_));
+    for (bool again = false;; again = true) {
+      score(p_, part_at(note), x);
+      if ((note.flags >> group_ & 1) == 0) exclude_pairs(x, pair_test(p_, part_at(note)));
+      if (again || !softmax.settled()) return softmax.weigh_by_largest(x[0], scale_of(p_));
+      if (softmax.weigh(x[0], scale_of(p_))) return;
+      multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(group_) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
+                                          shared_.keys(keys_.stage()), kTileKv * kSlabBytes);
+    }
   }
 
   __device__ __forceinline__ void pack(uint32_t (&weights)[2 * kKeyTiles], const Scores& x) const {
@@ -431,24 +448,27 @@ class Multiplier {
     for (int n = 0; n < 2 * kKeyTiles; ++n) weights[n] = Element::pack(x[0][n / 2][n % 2 * 2], x[0][n / 2][n % 2 * 2 + 1]);
   }
 
-  // The pairs that the scores are of.
+  // The warp's rows of a block, and the pairs that the scores are of.
+  __device__ __forceinline__ Block part_of_block(uint32_t number) const {
+    return part_of(shared_.block(number), 64 * group_ + warp_id() % 4 * 16, 16);
+  }
   __device__ __forceinline__ Block part_at(const Note& note) const {
-    Block part = warp_part(shared_.block(block_), group_);
+    Block part = part_of_block(block_.stage());
     part.j = note.j;
     return part;
   }
 
-  __device__ __forceinline__ void finish(uint32_t block, const RowSoftmax& softmax, Sums& o) {
-    const Block part = warp_part(shared_.block(block), group_);
-    write_rows(p_, part, softmax, o);
+  __device__ __forceinline__ void finish(uint32_t block, const float (&factor)[2], Sums& o) {
+    const Block part = part_of_block(block);
+    write_rows(p_, part, factor, o);
   }
 
   const ForwardParams& p_;
   const Shared shared_;
   const int group_;
   Turn<kStages> keys_, values_;
-  uint32_t parity_ = 0;  // of the queries
-  uint32_t block_ = 0;  // the number of the block of rows that the scores are of
+  Turn<1> queries_;
+  Turn<Shared::kBlocks> block_;  // of rows, that the scores are of
 };
 
 }  // namespace

@@ -12,8 +12,6 @@ _SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, t
 _ROWS = 64  # of a warpgroup, by the instruction
 _STEP = 16  # keys of one product with values
 _MOST_KEYS = 256  # of one product with keys, by the instruction
-# Beside scores, weights and sums, for addresses, the softmax and what a tile is; and what ptxas was seen to need more.
-_SPARE = 32
 _GRANULE = 8  # registers are given in eights
 
 
@@ -54,13 +52,13 @@ def shared_bytes(variant: Variant, groups: int, tile_kv: int, stages: int) -> in
     return groups * _ROWS * head + stages * tile_kv * (head + value) + barriers + 16 * stages + 16 * (stages + 2)
 
 
-def registers_needed(variant: Variant, tile_kv: int) -> int:
-    """Of a thread that multiplies: sums, scores and weights, and the rest."""
-    spare = _SPARE
-    if variant.params:
-        spare += 2 * _GRANULE  # their places and strides
+def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
+    """Of a thread that multiplies: sums, scores and weights, and the rest, of which ptxas was seen to need so much."""
+    spare = 40 if groups < 3 else 32
     if variant.value_dim > 128:
-        spare += 3 * _GRANULE  # sums that leave little
+        spare += 2 * _GRANULE
+    if groups > 2 and variant.score is not None:
+        spare += 2 * _GRANULE
     return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
 
 
@@ -116,10 +114,11 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
 def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, int, int]:
     """Warpgroups, keys and stages."""
     narrow = max(variant.head_dim, variant.value_dim) <= _SLAB
-    groups = 3 if narrow else 2
-    why["groups"] = (
-        "three: sums of 64 columns leave registers for them" if narrow else "two: sums and scores fill 240 registers"
-    )
+    groups = 3 if narrow and not variant.params else 2
+    if groups == 3:
+        why["groups"] = "three: sums of 64 columns leave registers for them"
+    else:
+        why["groups"] = f"two: {'what params take' if narrow else 'sums and scores'} would not fit the registers of three"
     stages = 2
     why["stages"] = "two: one is read while the other comes"
     tiles = variant.tiles
@@ -145,5 +144,5 @@ def _fitting(variant: Variant, device: Device, groups: int, stages: int) -> Iter
     registers, _ = registers_of(device, groups)
     for keys in range(_MOST_KEYS, 0, -_STEP):
         held = shared_bytes(variant, groups, keys, stages) <= device.shared_per_block
-        if held and registers_needed(variant, keys) <= registers:
+        if held and registers_needed(variant, groups, keys) <= registers:
             yield keys

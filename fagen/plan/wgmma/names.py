@@ -29,6 +29,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "shared_bytes": forward.shared_bytes,
         "turns": forward.turns,
         # As the instruction calls the type of its operands.
+        "cache_bytes": 40 << 20,  # of 50 MiB, which q and o share
         "product": plan.variant.dtype,
         # Tiles are found beforehand, once for all heads that the mask does not tell apart.
         "words_of": "rows of blocks of each head" if by_head else "rows of blocks of each batch entry",

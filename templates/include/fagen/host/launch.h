@@ -121,15 +121,17 @@ inline Tensor find_tiles(const Call& call, ForwardParams& p) {
   constexpr int kWarps = 4;  // of a block of threads, each for a word
   const Shape& shape = p.shape;
   const int64_t blocks = (shape.q_len + image.tile_q - 1) / image.tile_q;
-  const int64_t tiles = (shape.kv_len + image.box_kv - 1) / image.box_kv;
+  const int64_t tiles = shape.kv_len > 0 ? (shape.kv_len + image.box_kv - 1) / image.box_kv : 1;
   const int64_t words = shape.batch * (image.by_head ? shape.heads : 1) * blocks * ((tiles + 31) / 32);
-  const int64_t size = (words * image.word_bytes + 3) / 4;
+  constexpr int64_t kCounterBytes = 16;
+  const int64_t size = (kCounterBytes + words * image.word_bytes + 3) / 4;
   Tensor found = Tensor::empty(call.device, 1, &size, Dtype::i32, "the tiles of a mask");
-  if (words == 0) return found;
-  if (words > INT32_MAX) throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and lengths make too many tiles");
+  if (words > INT32_MAX) {
+    throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and lengths make too many tiles");
+  }
   p.workspace = found.data();
   Buffers buffers;
-  buffers.add("tiles", p.workspace, words * image.word_bytes, true);
+  buffers.add("tiles", p.workspace, size * 4, true);
   add_params(buffers, call.variant, p);
   void* params[] = {&p};
   const int64_t sizes[] = {sizeof(p)};
@@ -153,7 +155,7 @@ inline void run_with_maps(const Call& call, ForwardParams& p) {
   const int64_t sizes[] = {sizeof(p), sizeof(q), sizeof(k), sizeof(v)};
   const uint32_t tiles = tiles_of(call, shape), most = static_cast<uint32_t>(call.driver.multiprocessors(call.device.index));
   Buffers buffers = buffers_of(call, p);
-  if (found.defined()) buffers.add("tiles", p.workspace, found.numel() * 4, false);
+  if (found.defined()) buffers.add("tiles", p.workspace, found.numel() * 4, true);
   launch(call, image.kernel, tiles < most ? tiles : most, image.shared_bytes, params, sizes, 4, buffers);
 }
 
