@@ -1,21 +1,21 @@
-"""What Hopper's forward kernels do besides the check's cases: blocks that go from one to the next, copies of tensors that
-boxes cannot be cut from, tiles found beforehand."""
+"""What Hopper's forward kernels do besides the check's cases: blocks of threads that go from one block of rows to the next,
+copies of tensors that boxes cannot be cut from, tiles found beforehand."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from .test_modules import load
 
 from fagen.build import build
 from fagen.emulate import driver
 from fagen.errors import ToolchainError
 from fagen.toolchain import find_nvcc
+
+from .test_modules import load
 
 SPEC = """
 fagen: 1

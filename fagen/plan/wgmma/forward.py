@@ -84,9 +84,7 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
     why["registers"] = f"what {groups} warpgroups can have each when the one that feeds them gives up its own"
     why["feeder_registers"] = "for copies"
     bytes_ = shared_bytes(variant, groups, keys, stages)
-    why["shared_bytes"] = (
-        f"{groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V, and what says when they are there"
-    )
+    why["shared_bytes"] = f"{groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V, barriers and notes"
     why["threads"] = f"{groups} warpgroups that multiply, and one that feeds them"
     why["turns"] = "so that one's exponentials are computed while another multiplies"
     why["word_bytes"] = (
@@ -120,9 +118,8 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
     if groups == 3:
         why["groups"] = "three: sums of 64 columns leave registers for them"
     else:
-        why["groups"] = (
-            f"two: {'what params take' if narrow else 'sums and scores'} would not fit the registers of three"
-        )
+        taken = "what params take" if narrow else "sums and scores"
+        why["groups"] = f"two: {taken} would not fit the registers of three"
     stages = 2
     why["stages"] = "two: one is read while the other comes"
     tiles = variant.tiles

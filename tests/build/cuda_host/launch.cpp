@@ -20,6 +20,12 @@ static_assert(offsetof(CUlaunchConfig, numAttrs) == offsetof(fagen::host::CudaLa
 static_assert(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == fagen::host::kMaxDynamicSharedBytes);
 static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == fagen::host::kComputeMajor);
 static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == fagen::host::kComputeMinor);
+static_assert(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT == fagen::host::kMultiprocessors);
+static_assert(CU_TENSOR_MAP_DATA_TYPE_FLOAT16 == fagen::host::kFloat16Map);
+static_assert(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 == fagen::host::kBfloat16Map);
+static_assert(CU_TENSOR_MAP_SWIZZLE_128B == fagen::host::kSwizzle128);
+static_assert(CU_TENSOR_MAP_L2_PROMOTION_L2_256B == fagen::host::kPromote256);
+static_assert(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE == fagen::host::kZerosOutside);
 using LibraryLoad = CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned);
 static_assert(std::is_same_v<decltype(&cuLibraryLoadData), LibraryLoad>);
 static_assert(std::is_same_v<decltype(&cuLibraryGetKernel), CUresult (*)(CUkernel*, CUlibrary, const char*)>);
@@ -65,7 +71,7 @@ int main(int argc, char** argv) {
       variant.forward_image = &image;
       const Call call{cuda_driver(), variant, {cuda_driver().device_type, 1}};
       const fagen::Shape shape{std::atoll(batch), 5, 5, 129, 1};
-      launch(call, image.kernel, image.threads, image.shared_bytes, shape, params, sizes, 2, Buffers());
+      launch(call, image.kernel, tiles_of(call, shape), image.shared_bytes, params, sizes, 2, Buffers());
       return 0;
     }
     if (std::getenv("CLUSTER") != nullptr) {

@@ -14,10 +14,10 @@ struct Image {
   bool exact;      // that card alone will do, as for sm_90a
   int32_t tile_q;  // query rows of a block
   uint32_t threads, shared_bytes;  // of a block; shared memory besides what the kernel declares
-  uint32_t box_q, box_kv;  // rows of the boxes that queries and keys are copied by; 0: the kernel sees to its copies
-  const char* find;        // the kernel that finds the tiles of a mask for it, or null: then there are none to find
-  int32_t word_bytes;      // what that one stores of 32 tiles of a block of rows,
-  bool by_head;            // for each head, or once for all
+  uint32_t box_q = 0, box_kv = 0;  // rows of the boxes that queries and keys are copied by; 0: the kernel sees to its copies
+  const char* find = nullptr;      // the kernel that finds the tiles of a mask for it, or null: then there are none to find
+  int32_t word_bytes = 0;          // what that one stores of 32 tiles of a block of rows,
+  bool by_head = false;            // for each head, or once for all
 };
 
 // Memory that a kernel may touch.

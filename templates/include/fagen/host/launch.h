@@ -99,18 +99,20 @@ inline void run_on_device(const Call& call, ForwardParams& p) {
   launch(call, image.kernel, tiles_of(call, p.shape), image.shared_bytes, params, sizes, 1, buffers_of(call, p));
 }
 
+// As CUDA's driver counts them.
+constexpr uint32_t kFloat16Map = 6, kBfloat16Map = 9, kSwizzle128 = 3, kPromote256 = 3, kZerosOutside = 0;
+
 // A tensor's map: boxes of 64 elements, or 128 bytes, of `rows` rows of one head, swizzled.
 inline void encode(const Call& call, TensorMap& map, const TensorView& t, int64_t dim, int64_t length, int64_t heads,
                    int64_t batch, uint32_t rows, const void* spare) {
-  constexpr uint32_t kFloat16 = 6, kBfloat16 = 9, kSwizzle128 = 3, kPromote256 = 3, kZeros = 0;  // as CUDA's driver counts
   const int64_t sizes[4] = {dim, length, heads, batch}, steps[3] = {t.stride_s, t.stride_h, t.stride_b};
   uint64_t extents[4], strides[3];
   // A map must have something in it: what is not there is not asked for.
   for (int d = 0; d < 4; ++d) extents[d] = static_cast<uint64_t>(sizes[d] > 0 ? sizes[d] : 1);
   for (int d = 0; d < 3; ++d) strides[d] = sizes[d + 1] > 1 ? static_cast<uint64_t>(steps[d]) * 2 : 16;
   const uint32_t box[4] = {64, rows, 1, 1}, ones[4] = {1, 1, 1, 1};
-  call.driver.encode_tiled(map, call.variant.dtype == Dtype::bf16 ? kBfloat16 : kFloat16, 4,
-                           length > 0 ? t.data : spare, extents, strides, box, ones, kSwizzle128, kPromote256, kZeros);
+  call.driver.encode_tiled(map, call.variant.dtype == Dtype::bf16 ? kBfloat16Map : kFloat16Map, 4,
+                           length > 0 ? t.data : spare, extents, strides, box, ones, kSwizzle128, kPromote256, kZerosOutside);
 }
 
 // Has the tiles of a mask found; what is returned holds them until the kernel that reads them is launched, and for as long
