@@ -1,5 +1,5 @@
-"""What Hopper's forward kernels do besides the check's cases: blocks of threads that go from one block of rows to the next,
-copies of tensors that boxes cannot be cut from, tiles found beforehand."""
+"""What Hopper's forward kernels do besides the check's cases: a block of threads that goes from one block of rows to
+another, copies of tensors that boxes cannot be cut from, tiles found beforehand."""
 
 from __future__ import annotations
 
