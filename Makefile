@@ -62,7 +62,7 @@ bench-card: .venv/ready  ## Measure specs/a100.yaml on this machine's card, fail
 	  --length 512 --length 2048 --length 8192 --length 16384 \
 	  --write .build/bench-card.json --at-least forward=1.0 --at-least cell=0.9
 
-CARDS := t4 a100 rtx4090 rtx5090  # specs of cards whose kernels are built; checked in the emulator
+CARDS := t4 a100 h100 rtx4090 rtx5090  # specs of cards whose kernels are built; checked in the emulator
 nightly: .venv/ready  ## What takes long: full checks (those of kernels for cards need nvcc), the ready specs' reports, and the module under the oldest PyTorch it supports (a large download)
 	$(PY) -m fagen build $(foreach spec,cpu $(CARDS),specs/$(spec).yaml) --check full
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(JOBS) -m nightly tests

@@ -37,13 +37,20 @@ _CPP_DTYPES = {"bool": "boolean"}
 @dataclass(frozen=True)
 class Image:
     """What a forward kernel for a device is launched with: ``tile_q`` query rows, ``threads`` and ``shared_bytes`` a
-    block. ``symbol`` is the start of its fatbin in the library, ``target`` its target."""
+    block; ``box_q`` and ``box_kv`` are the rows of the boxes that it copies by, 0 if it takes no tensor maps;
+    ``word_bytes`` is what a kernel before it stores of 32 tiles of its mask, 0 if there is none,
+    ``by_head`` whether for each head. ``symbol`` is the start of its fatbin in the library, ``target`` its
+    target."""
 
     target: str
     symbol: str
     tile_q: int
     threads: int
     shared_bytes: int
+    box_q: int = 0
+    box_kv: int = 0
+    word_bytes: int = 0
+    by_head: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,12 @@ class _ImageText:
     tile_q: int
     threads: int
     shared_bytes: int
+    box_q: int
+    box_kv: int
+    run: str
+    find: str
+    word_bytes: int
+    by_head: str
 
 
 @dataclass(frozen=True)
@@ -184,11 +197,11 @@ def _variant_text(variant: Variant, image: Image | None) -> _VariantText:
         tensors=f"({', '.join(arguments)}{',' * (len(arguments) == 1)})",
         docs=tuple(f"    {line}".rstrip() for line in _docs(variant, params)),
         gradient=_gradient(variant),
-        image=None if image is None else _image_text(image),
+        image=None if image is None else _image_text(variant.name, image),
     )
 
 
-def _image_text(image: Image) -> _ImageText:
+def _image_text(name: str, image: Image) -> _ImageText:
     number = image.target.removeprefix("sm_")
     return _ImageText(
         symbol=image.symbol,
@@ -197,6 +210,12 @@ def _image_text(image: Image) -> _ImageText:
         tile_q=image.tile_q,
         threads=image.threads,
         shared_bytes=image.shared_bytes,
+        box_q=image.box_q,
+        box_kv=image.box_kv,
+        find=f'"fagen_{name}_find_tiles"' if image.word_bytes else "nullptr",
+        word_bytes=image.word_bytes,
+        by_head=_truth(image.by_head),
+        run="run_with_maps" if image.box_q else "run_on_device",
     )
 
 

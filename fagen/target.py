@@ -80,7 +80,7 @@ def _gpu(
 ) -> Target:
     # Rows of 16 bytes are what cp.async, TMA and ldmatrix move.
     dims = Dims(8, 256, 8)
-    return Target(name, title, schedule, schedule == "mma", instruction, dtypes, dims, dims, sources, device)
+    return Target(name, title, schedule, schedule in ("mma", "wgmma"), instruction, dtypes, dims, dims, sources, device)
 
 
 _KIB = 1024

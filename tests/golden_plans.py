@@ -17,7 +17,13 @@ ISAS = {
     "tree_d128": "portable",
     "natten_d64": "portable",
 }
-CARDS = {"causal_d64_t4": "sm_75", "packed_d256": "sm_120", "rich_d80": "sm_89"}
+CARDS = {
+    "causal_d64_t4": "sm_75",
+    "packed_d256": "sm_120",
+    "rich_d80": "sm_89",
+    "causal_d128_h100": "sm_90a",
+    "plain_d72_h100": "sm_90a",
+}
 
 
 def golden_plans() -> list[Plan]:

@@ -27,6 +27,12 @@ class OnDevice(Protocol):
     def threads(self) -> int: ...
     @property
     def shared_bytes(self) -> int: ...
+    @property
+    def boxes(self) -> tuple[int, int]: ...
+    @property
+    def word_bytes(self) -> int: ...
+    @property
+    def by_head(self) -> bool: ...
 
 
 def nvcc_for(plans: Iterable[Plan]) -> Nvcc | None:
@@ -51,6 +57,10 @@ def images_of(plans: Iterable[Plan]) -> dict[str, Image]:
             tile_q=plan.forward.tile_q,
             threads=plan.forward.threads,
             shared_bytes=plan.forward.shared_bytes,
+            box_q=plan.forward.boxes[0],
+            box_kv=plan.forward.boxes[1],
+            word_bytes=plan.forward.word_bytes,
+            by_head=plan.forward.by_head,
         )
         for plan in plans
         if isinstance(plan.forward, OnDevice)

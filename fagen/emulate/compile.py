@@ -33,12 +33,13 @@ _FLAGS = (
 )
 # Programs are long and run briefly; the machine is compiled once.
 _PROGRAM_FLAGS = (*_FLAGS, "-O1", "-w")
-_MACHINE_FLAGS = (*_FLAGS, "-O2")
+_MACHINE_FLAGS = (*_FLAGS, "-O3")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel of a program: its index, and what it is launched with. ``param_types`` are as the PTX declares them."""
+    """A kernel of a program: its index, and what it is launched with. ``param_types`` are as the PTX declares them;
+    ``cluster`` and ``max_registers`` what its directives say, () and 0 if they do not."""
 
     name: str
     index: int
@@ -48,6 +49,8 @@ class Entry:
     param_bytes: int
     static_shared: int
     max_threads: int
+    max_registers: int
+    cluster: tuple[int, ...]
     blocks: tuple[tuple[int, int], ...]
 
 
@@ -80,6 +83,7 @@ def machine() -> ctypes.CDLL:
     loaded.fagen_launch.restype = ctypes.c_void_p
     loaded.fagen_launch.argtypes = [ctypes.c_void_p]
     loaded.fagen_free.argtypes = [ctypes.c_void_p]
+    loaded.fagen_encode_tiled.restype = ctypes.c_int32
     return loaded
 
 
@@ -134,6 +138,8 @@ def _load(ptx: str) -> Loaded:
             kernel.param_bytes,
             kernel.shared_bytes,
             translation.max_threads[name],
+            kernel.function.directives.get("maxnreg", (0,))[0],
+            kernel.function.directives.get("reqnctapercluster", ()),
             translation.blocks[name],
         )
         for index, (name, kernel) in enumerate(translation.kernels.items())

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .compile import Loaded, load
+from .compile import Loaded, load, machine
 from .faults import EmulationError
 from .launch import COMPLETIONS, Memory, run
 
@@ -44,10 +44,19 @@ class _Request(ctypes.Structure):
         ("params", ctypes.POINTER(ctypes.c_void_p)),
         ("param_bytes", ctypes.POINTER(ctypes.c_int64)),
         ("buffers", ctypes.POINTER(_Buffer)),
+        ("cluster", ctypes.c_uint32 * 3),
     ]
 
 
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(_Request), ctypes.c_void_p, ctypes.c_int64)
+
+
+class _Table(ctypes.Structure):
+    """fagen::host::Emulator of templates/include/fagen/host/emulated.h."""
+
+    _fields_ = [("launch", _Callback), ("encode_tiled", ctypes.c_void_p)]
+
+
 _BRANCH = re.compile(r"(@\S+\s+)?bra\b")
 _PREFIX = "fagen: emulated launch: "  # of the error that the host code makes of a fault
 
@@ -69,7 +78,8 @@ class Emulator:
         self.executed: dict[str, dict[int, int]] = {}
         self.fault: Exception | None = None
         self._programs: dict[str, Loaded] = {}
-        self.callback = _Callback(self._answer)
+        encode = ctypes.cast(machine().fagen_encode_tiled, ctypes.c_void_p)
+        self.table = _Table(_Callback(self._answer), encode)
 
     def prepare(self, unit: str) -> None:
         """Translate and compile a unit's PTX, if that was not done before."""
@@ -124,6 +134,7 @@ class Emulator:
         for n, (offset, size) in enumerate(zip(entry.param_offsets, entry.param_sizes, strict=True)):
             params[offset : offset + size] = ctypes.string_at(request.params[n], size)
         buffers = [request.buffers[n] for n in range(request.buffer_count)]
+        cluster = tuple(request.cluster)
         self.launches += 1
         statistics = run(
             program,
@@ -133,6 +144,7 @@ class Emulator:
             request.shared_bytes,
             bytes(params),
             [Memory(each.address, each.bytes, bool(each.writable), each.name.decode()) for each in buffers],
+            cluster=None if cluster == (1, 1, 1) else cluster,
             completions=self.completions,
             seed=self.seed,
             checks=self.checks,
@@ -174,4 +186,4 @@ def use(module: Any, *, completions: str = "random", seed: int = 0, checks: bool
 
 def _put(library: ctypes.CDLL, module: Any, emulator: Emulator | None) -> None:
     module.emulator = emulator
-    library.fagen_emulate(None if emulator is None else ctypes.cast(emulator.callback, ctypes.c_void_p))
+    library.fagen_emulate(None if emulator is None else ctypes.addressof(emulator.table))

@@ -28,6 +28,9 @@ KINDS = (
     "trap",
     "program",
     "endless",
+    "proxy",
+    "wgmma",
+    "tensor map",
 )
 _NOTHING = Said("", 0, "", (), (), ())
 _SPACES = ("generic", "global", "shared", "local", "param", "const")

@@ -74,6 +74,8 @@ class _Launch(ctypes.Structure):
         ("kernel", ctypes.c_int32),
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
+        ("cluster", ctypes.c_uint32 * 3),
+        ("registers", ctypes.c_uint32),
         ("dynamic_shared", ctypes.c_uint32),
         ("param", ctypes.c_char_p),
         ("buffer_count", ctypes.c_int32),
@@ -108,6 +110,7 @@ def launch(
     args: Sequence[Argument],
     *,
     shared: int = 0,
+    cluster: int | Sequence[int] | None = None,
     memory: Sequence[Tensor | ReadOnly] = (),
     completions: str = "random",
     seed: int = 0,
@@ -120,7 +123,8 @@ def launch(
     ``kernel`` is the entry's name, or a part of it that no other entry has. ``args`` are matched to its parameters: a
     torch CPU tensor stands for its address and may be touched by the kernel (``readonly(tensor)``: only read), numbers
     for themselves, bytes for a struct. ``memory`` may be touched as well: what pointers within structs lead to.
-    ``shared`` bytes are added to the kernel's static shared memory. Warps and lanes take turns in an order drawn from
+    ``shared`` bytes are added to the kernel's static shared memory. ``cluster`` is how many blocks make a cluster,
+    where the kernel does not say it itself. Warps and lanes take turns in an order drawn from
     ``seed``; asynchronous copies land as early or as late as they may, or at random (``completions``). Without
     ``checks`` accesses that nothing orders are not looked for. A kernel that takes longer than ``seconds`` is given up
     as one that never ends (0: never). Conflicts of banks are counted if ``banks`` says so; it takes time.
@@ -147,6 +151,7 @@ def launch(
         shared,
         bytes(params),
         ranges,
+        cluster=None if cluster is None else _three(cluster, "cluster"),
         completions=completions,
         seed=seed,
         checks=checks,
@@ -164,6 +169,7 @@ def run(
     params: bytes,
     ranges: Sequence[Memory],
     *,
+    cluster: tuple[int, int, int] | None = None,
     completions: str,
     seed: int,
     checks: bool,
@@ -172,6 +178,7 @@ def run(
 ) -> Statistics:
     """As :func:`launch`, of what is loaded, with parameters as bytes and memory as ranges."""
     _check_limits(program, entry, grid, block, shared)
+    together = _cluster(entry, grid, cluster)
     if completions not in COMPLETIONS:
         raise EmulationError(f"completions: expected one of {', '.join(COMPLETIONS)}, found {completions!r}")
     joined = _joined(ranges)
@@ -185,6 +192,8 @@ def run(
         entry.index,
         (ctypes.c_uint32 * 3)(*grid),
         (ctypes.c_uint32 * 3)(*block),
+        (ctypes.c_uint32 * 3)(*together),
+        entry.max_registers or _registers(max(entry.max_threads, block[0] * block[1] * block[2])),
         shared,
         params,
         len(joined),
@@ -320,6 +329,24 @@ def _check_limits(
     blocks = grid[0] * grid[1] * grid[2]
     if blocks * threads > _MOST_THREADS:
         raise EmulationError(f"a grid of {blocks} blocks of {threads} threads: at most 2^31 threads are emulated")
+
+
+def _cluster(entry: Entry, grid: tuple[int, int, int], asked: tuple[int, int, int] | None) -> tuple[int, int, int]:
+    """Blocks of a cluster: what the kernel's directive or the launch says. 16 is the most, beyond 8 by permission."""
+    own = _three(entry.cluster, "cluster") if entry.cluster and all(entry.cluster) else None
+    if own and asked and own != asked:
+        raise Fault("limits", f"clusters of {asked}, in {entry.name}, which requires {own}")
+    size = own or asked or (1, 1, 1)
+    if size[0] * size[1] * size[2] > 16:
+        raise Fault("limits", f"blocks a cluster: {size[0] * size[1] * size[2]}, of at most 16, in {entry.name}")
+    if any(whole % part for whole, part in zip(grid, size, strict=True)):
+        raise Fault("limits", f"a grid of {grid}, no whole number of clusters of {size}, in {entry.name}")
+    return size
+
+
+def _registers(threads: int) -> int:
+    """What a thread has when it begins: as many as fit, in eights, as a compiler told of the threads would allow."""
+    return min(256, 65536 // threads // 8 * 8)
 
 
 _MOST_THREADS = 2**31

@@ -11,8 +11,9 @@ from .cpu import CPU
 from .mma import MMA
 from .model import Plan
 from .schedule import Schedule
+from .wgmma import WGMMA
 
-_SCHEDULES = {"cpu": CPU, "mma": MMA}
+_SCHEDULES = {"cpu": CPU, "mma": MMA, "wgmma": WGMMA}
 
 
 def schedule(name: str) -> Schedule:

@@ -101,6 +101,14 @@ def test_blocks_lie_along_the_one_axis_that_has_room_for_them(place: Path) -> No
         )
 
 
+def test_clusters_are_an_attribute_and_tensor_maps_the_drivers(place: Path) -> None:
+    launch, attribute, *_, encode, made = said(place, CLUSTER="1")[-5:]
+    assert launch.startswith("launch 0x3e: grid 12 1 1") and "attributes 1, " in launch
+    assert attribute == "attribute 4 of the launch: 1 2 1"
+    assert encode == "encode 9 of rank 2 at 0x40: 64 by 100, 128 apart, box 32 16, steps 1 2, 0 3 2 1"
+    assert made == "map of 7e to 7e"
+
+
 FAULTS = {
     "no driver": ({"drivers": "none"}, "no cuInit: libcuda.so.1 cannot be loaded: install NVIDIA's driver"),
     "old driver": ({"drivers": "old"}, "no cuLibraryLoadData: libcuda.so.1 is older than CUDA 12: update NVIDIA's"),
@@ -122,6 +130,7 @@ FAULTS = {
         {"FAIL": "cuKernelSetAttribute", "card": 86},
         "for fagen_a_forward, which is built for sm_80, on a card that is sm_86: build the spec for that target",
     ),
+    "map": ({"FAIL": "cuTensorMapEncodeTiled", "CLUSTER": "1"}, "(invalid argument), encoding a tensor map of rank 2"),
     "device": ({"FAIL": "cuDeviceGet"}, "(invalid argument), looking for device 1"),
     "context": ({"FAIL": "cuDevicePrimaryCtxRetain"}, "(invalid argument), opening device 1"),
 }

@@ -35,7 +35,8 @@ def compiled(source: Path) -> str:
     assert nvcc is not None
     architecture = source.read_text().split("\n")[0].removeprefix("// ")
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(source, folder)
+        for each in (source, *source.parent.glob("*.cuh")):
+            shutil.copy(each, folder)
         command = [nvcc, "-ptx", "-lineinfo", "-std=c++17", f"-arch={architecture}", source.name, "-o", "out.ptx"]
         subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
         text = Path(folder, "out.ptx").read_text()

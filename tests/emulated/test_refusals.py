@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 import torch
 
 from fagen import emulate
+from fagen.emulate.ptx.parse import parse
+from fagen.emulate.translate.program import translate
 
-HEAD = ".version 8.7\n.target sm_80\n.address_size 64\n"
+HEAD = ".version 8.7\n.target sm_90a\n.address_size 64\n"
 KERNEL = (
     HEAD + ".visible .entry k(.param .u64 p)\n{\n.reg .b32 %r<4>; .reg .b64 %d<4>; .reg .pred %q; .reg .f32 %f<5>;\n"
 )
@@ -23,11 +30,15 @@ def refusal(ptx: str, kernel: str = "k", **more: object) -> str:
     ("line", "why"),
     [
         ("tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%d1, {%r1}];", "tex.1d.v4.f32.s32: this instruction is not built"),
-        ("wgmma.fence.sync.aligned;", "wgmma.fence.sync.aligned: this instruction is not built"),
+        ("tcgen05.wait::ld.sync.aligned;", "tcgen05.wait::ld.sync.aligned: this instruction is not built"),
         ("add.rn.rt.f32 %f1, %f2, %f3;", "add.rn.rt.f32: .rt is not built"),
         ("shfl.up.b32 %r1, %r2, 1, 0;", "shfl.up.b32: shfl without .sync is not built"),
-        ("cp.async.bulk.commit_group;", "cp.async.bulk.commit_group: bulk and tensor copies are not built"),
-        ("barrier.cluster.arrive;", "barrier.cluster.arrive: cluster barriers are not built"),
+        (
+            "cp.async.bulk.tensor.1d.global.shared::cta.im2col_no_offs.bulk_group [%d1, {%r1}], [%r2];",
+            ".im2col_no_offs",
+        ),
+        ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1}, %d1, %d2, %r1;", ".sp is not built"),
+        ("barrier.cluster.sync;", "barrier.cluster.sync: expected one of .arrive, .wait"),
         ("mov.u32 %r1, %pm0;", "%pm0 is neither declared nor a special register that is built"),
         ("mov.u32 %r1, %r9;", "%r9 is neither declared"),
         ("mov.u32 %r9, %r1;", "no register %r9 is declared"),
@@ -119,3 +130,76 @@ def test_a_loop_without_end_is_given_up() -> None:
     with pytest.raises(emulate.Fault) as caught:
         emulate.launch(spin, "k", 1, 1, [torch.zeros(1)], seconds=0.2)
     assert caught.value.kind == "endless"
+
+
+# Instructions that sm_90a has and sm_80 has not, and the target that they need.
+NEWER = {
+    "sm_90a": [
+        "wgmma.fence.sync.aligned;",
+        "setmaxnreg.dec.sync.aligned.u32 96;",
+    ],
+    "sm_90": [
+        "elect.sync %r1|%q, 0xffffffff;",
+        "mapa.shared::cluster.u32 %r1, %r2, %r3;",
+        "getctarank.u64 %r1, %d1;",
+        "griddepcontrol.wait;",
+        "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r1], {%r2};",
+        "barrier.cluster.arrive;",
+        "fence.proxy.async.shared::cta;",
+        "fence.mbarrier_init.release.cluster;",
+        "fence.acq_rel.cluster;",
+        "cp.async.bulk.commit_group;",
+        "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], %r2;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d1], [%r1], %r2;",
+        "prefetch.tensormap [%d1];",
+        "mbarrier.try_wait.parity.b64 %q, [%d1], %r1;",
+        "mbarrier.arrive.expect_tx.b64 %d2, [%d1], %r1;",
+        "mbarrier.arrive.b64 %d2, [%d1], %r1;",
+        "mbarrier.arrive.shared::cluster.b64 _, [%r1];",
+        "st.shared::cluster.u32 [%r1], %r2;",
+        "mov.u32 %r1, %cluster_ctarank;",
+        "add.rn.bf16x2 %r1, %r2, %r3;",
+        "max.s16x2 %r1, %r2, %r3;",
+        "max.relu.s32 %r1, %r2, %r3;",
+        "cvt.rn.tf32.f32 %r1, %f1;",
+        "red.global.add.noftz.bf16x2 [%d1], %r1;",
+    ],
+    "": [
+        "mbarrier.arrive.b64 %d2, [%d1];",
+        "mbarrier.arrive.noComplete.b64 %d2, [%d1], %r1;",
+        "mbarrier.test_wait.parity.b64 %q, [%d1], %r1;",
+        "cp.async.ca.shared.global [%r1], [%d1], 16;",
+        "fence.acq_rel.gpu;",
+        "fma.rn.bf16x2 %r1, %r2, %r3, %r1;",
+        "cvt.rna.tf32.f32 %r1, %f1;",
+        "cvt.rn.bf16x2.f32 %r1, %f1, %f2;",
+        "max.s32 %r1, %r2, %r3;",
+    ],
+}
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_90a"])
+def test_what_an_older_target_has_not_is_refused(target: str) -> None:
+    for least, lines in NEWER.items():
+        for line in lines:
+            text = f"{KERNEL}{line}\nret;\n}}\n".replace(".target sm_90a", f".target {target}")
+            if target >= least:
+                assert translate(parse(text), ("k",)).instructions
+            else:
+                message = refusal(text)
+                assert message.startswith("PTX line 7: ")
+                assert message.endswith(f": this needs .target {least}, found {target}: {line}")
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_90a"])
+def test_ptxas_refuses_the_same(target: str, tmp_path: Path) -> None:
+    ptxas = shutil.which("ptxas")
+    if ptxas is None:
+        pytest.skip("no ptxas")
+    every = [(least, line) for least, lines in NEWER.items() for line in lines]
+    text = f"{KERNEL}" + "\n".join(line for _, line in every) + "\nret;\n}\n"
+    (tmp_path / "k.ptx").write_text(text.replace(".target sm_90a", f".target {target}"))
+    command = [ptxas, f"-arch={target}", "k.ptx", "-o", "k.cubin"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stderr
+    refused = {int(number) for number in re.findall(r"line (\d+); error", said)}
+    assert refused == {7 + n for n, (least, _) in enumerate(every) if target < least}

@@ -19,11 +19,12 @@ from fagen.runtime.check.where import Where, find_where
 from fagen.spec import expand, load
 
 T4, A100, H200 = (Card(n, *card) for n, card in enumerate((("T4", "sm_75"), ("A100", "sm_80"), ("H200", "sm_90"))))
+B200 = Card(0, "B200", "sm_100")
 
 
 def test_what_runs_on_which_card() -> None:
     assert A100.runs("sm_80") and A100.runs("sm_75") and not A100.runs("sm_86")
-    assert H200.runs("sm_80") and H200.runs("sm_90a") and not Card(0, "B200", "sm_100").runs("sm_90a")
+    assert H200.runs("sm_80") and H200.runs("sm_90a") and not B200.runs("sm_90a")
     assert str(A100) == "A100 (sm_80)"
 
 
@@ -159,7 +160,8 @@ def spec(folder: Path, target: str) -> Path:
 TARGETS = [
     ("native", (A100, T4), "sm_80"),
     ("native", (Card(0, "RTX 5090", "sm_120"),), "sm_120"),
-    ("native", (H200,), r"(?s)target native, sm_90a: its schedule.*of these, H200 \(sm_90\) runs .*sm_80"),
+    ("native", (H200,), "sm_90a"),
+    ("native", (B200,), r"(?s)target native, sm_100a: its schedule.*of these, B200 \(sm_100\) runs .*sm_80"),
     ("native", (Card(0, "V100", "sm_70"),), "target native, sm_70: its schedule is not built yet"),
     ("native", (), "target native: no GPU is visible here"),
     ("[sm_80, sm_86]", (), "a module is built for one target so far"),

@@ -164,13 +164,13 @@ def test_wrong_spec(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("command", ["build", "render"])
-@pytest.mark.parametrize("target", ["sm_90a", "9.0a", "native"])
+@pytest.mark.parametrize("target", ["sm_100a", "10.0a", "native"])
 def test_targets_that_are_not_built_yet(command: str, target: str, tmp_path: Path) -> None:
     path = str(write_spec(tmp_path, target))
     result = RUN.invoke(app, [command, path, *(["--out", str(tmp_path / "out")] if command == "build" else [])])
     assert result.exit_code == 3
     assert "error: " in result.stderr
-    assert ("native" if target == "native" else "sm_90a") in result.stderr
+    assert ("native" if target == "native" else "sm_100a") in result.stderr
     assert "built so far: cpu" in result.stderr
     assert not (tmp_path / "out").exists()
 

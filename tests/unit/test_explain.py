@@ -67,8 +67,8 @@ def test_a_name_that_ready_specs_share_is_found_where_it_can_be_planned(tmp_path
     assert found.exit_code == 0 and "causal_d64, of spec cpu, for cpu" in found.stdout
     for_cards = RUN.invoke(app, ["explain", "causal_d256", "--out", str(tmp_path)])
     assert for_cards.exit_code == 0 and "causal_d256, of spec a100, for sm_80" in for_cards.stdout
-    h100 = str(specs_dir() / "h100.yaml")
-    refused = RUN.invoke(app, ["explain", "causal_d256", "--spec", h100, "--out", str(tmp_path)])
+    b200 = str(specs_dir() / "b200.yaml")
+    refused = RUN.invoke(app, ["explain", "causal_d256", "--spec", b200, "--out", str(tmp_path)])
     assert refused.exit_code == 3 and "not built yet" in refused.stderr
 
 

@@ -20,7 +20,7 @@ from fagen.resources import templates_dir
 from fagen.runtime.variant import Expression, Variant
 
 ROOT = Path(__file__).parents[2]
-SCHEDULES = ("cpu",)
+SCHEDULES = ("cpu", "mma", "wgmma")
 DIRECTIONS = ("forward", "backward")
 CONTROL = re.compile(r"\{%-?\s*(if|elif|else|macro|call|filter)\b")
 

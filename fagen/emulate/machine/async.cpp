@@ -4,7 +4,6 @@
 namespace fagen::emulate {
 namespace {
 
-ThreadMore& more(Thread& t) { return t.block->more[t.index]; }
 u32 agent_of(const Thread& t) { return t.block->threads + t.index; }
 
 void land(Thread& t, Copy& copy) {

@@ -141,6 +141,11 @@ inline double fused(double x, double y, double z, int& beyond) {
 
 inline double value16(u16 pattern) { return decode(pattern, kF16); }
 inline double value_bf16(u16 pattern) { return static_cast<double>(f32(static_cast<u32>(pattern) << 16)); }
+inline float widened_f16(u16 x) {
+  const u32 magnitude = x & 0x7fffu, sign = static_cast<u32>(x & 0x8000u) << 16;
+  if (magnitude >= 0x7c00u) return f32(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  return f32(bits(f32(magnitude << 13) * 5.192296858534828e33f) | sign);  // 2^112
+}
 inline float flushed(float x) {
   return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.0f, x) : x;
 }

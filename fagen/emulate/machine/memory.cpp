@@ -8,57 +8,95 @@ namespace {
 
 std::string named(u64 bytes) { return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes"); }
 
-ThreadMore& more(Thread& t) { return t.block->more[t.index]; }
-
-// Whether a thread knows of an access.
-bool knows(Thread& t, const Access& access) {
-  if (access.block == t.block->index) return more(t).clock[access.agent] >= access.clock;
+// Whether a thread knows of an access, as `agent` for other than the one that made it.
+bool knows(Thread& t, const Access& access, u32 agent) {
+  if (access.block == t.block->index) return at(more(t).clock, agent) >= access.clock;
   const auto& others = more(t).others;
   const auto found = others.find(access.block);
-  return found != others.end() && found->second[access.agent] >= access.clock;
+  return found != others.end() && at(found->second, agent) >= access.clock;
+}
+bool knows(Thread& t, const Access& access) { return knows(t, access, access.agent); }
+
+// In words: what left an access behind.
+std::string said(const Thread& t, const Access& access, bool wrote) {
+  const u32 threads = t.block->threads, products = 4 * threads, others = products + (threads + 127) / 128;
+  const std::string what = wrote ? "write" : "read";
+  if (access.agent < threads) return "a " + what;
+  return "the " + what + (access.agent >= products && access.agent < others ? " of a wgmma" : " of an asynchronous copy");
 }
 
-[[noreturn]] void conflict(Machine& m, Thread& t, const Range& range, u32 bytes, bool write, s32 instruction,
-                           const Access& before, bool before_wrote) {
-  const u32 threads = t.block->threads;
-  const bool copy = before.agent >= threads;
-  Fault fault{FaultKind::kRace, "", place_of(m, t), {}, range.space, range.address, bytes};
+[[noreturn]] void conflict(Machine& m, Thread& t, const Range& range, u32 bytes, bool write, u32 agent,
+                           s32 instruction, const Access& before, bool before_wrote) {
+  const bool unfenced = before_wrote && before.agent < 2 * t.block->threads && knows(t, before);
+  Fault fault{unfenced ? FaultKind::kProxy : FaultKind::kRace, "", place_of(m, t), {}, range.space, range.address, bytes};
   fault.where.instruction = instruction;
   fault.other.known = true;
   fault.other.instruction = before.instruction;
-  const u32 index = copy ? before.agent - threads : before.agent;
+  const u32 index = before.thread;
   for (int i = 0; i < 3; ++i) {
     const u32 below_t = i == 0 ? 1 : i == 1 ? m.block_size[0] : m.block_size[0] * m.block_size[1];
     const u32 below_b = i == 0 ? 1 : i == 1 ? m.grid[0] : m.grid[0] * m.grid[1];
     fault.other.thread[i] = index / below_t % m.block_size[i];
     fault.other.block[i] = before.block / below_b % m.grid[i];
   }
-  fault.what = std::string(write ? "a write" : "a read") + " and " +
-               (copy ? before_wrote ? "the write of an asynchronous copy" : "the read of an asynchronous copy"
-                     : before_wrote ? "a write" : "a read") +
-               " that nothing orders";
+  const Access now{t.block->index, agent, 0, instruction, t.index};
+  fault.what = unfenced ? said(t, now, write) + " after an ordinary write, without a fence.proxy.async in between"
+                        : std::string(write ? "a write" : "a read") + " and " + said(t, before, before_wrote) +
+                              " that nothing orders";
   throw fault;
 }
 
 }  // namespace
 
+namespace {
+
+bool same_cluster(const Machine& m, u32 a, u32 b) {
+  if (m.cluster[0] * m.cluster[1] * m.cluster[2] == 1) return a == b;
+  const auto place = [&](u32 index) {
+    const u32 x = index % m.grid[0] / m.cluster[0], y = index / m.grid[0] % m.grid[1] / m.cluster[1];
+    return std::array<u32, 3>{x, y, index / m.grid[0] / m.grid[1] / m.cluster[2]};
+  };
+  return place(a) == place(b);
+}
+
+}  // namespace
+
 Range find(Thread& t, Space space, u64 address, u32 bytes, bool write) {
+  return find_all(t, space, address, bytes, bytes, write);
+}
+
+Range find_all(Thread& t, Space space, u64 address, u64 all_bytes, u32 align, bool write) {
   Machine& m = *t.machine;
+  const u32 bytes = static_cast<u32>(all_bytes);
   if (space == Space::kGeneric) {
     const u64 window = address >> 56 << 56;
-    if (window == kSharedWindow) return find(t, Space::kShared, address - kSharedWindow, bytes, write);
-    if (window == kLocalWindow) return find(t, Space::kLocal, address - kLocalWindow, bytes, write);
-    if (window == kParamWindow) return find(t, Space::kParam, address - kParamWindow, bytes, write);
+    if (window == kSharedWindow) return find_all(t, Space::kShared, address - kSharedWindow, bytes, align, write);
+    if (window == kLocalWindow) return find_all(t, Space::kLocal, address - kLocalWindow, bytes, align, write);
+    if (window == kParamWindow) return find_all(t, Space::kParam, address - kParamWindow, bytes, align, write);
     space = Space::kGlobal;
   }
-  if (address % bytes != 0) {
+  if (address % align != 0) {
     raise(m, t, FaultKind::kMisaligned,
-          "an access of " + named(bytes) + " at an address that is no multiple of " + std::to_string(bytes), space,
+          "an access of " + named(bytes) + " at an address that is no multiple of " + std::to_string(align), space,
           address, bytes);
   }
   switch (space) {
     case Space::kShared: {
-      const u64 size = t.block->shared.size();
+      Block* owner = t.block;
+      if (address >> 24 != 0) {  // of the cluster's: the block's rank, and one, in the highest bits
+        const u64 rank = (address >> 24) - 1;
+        const auto& blocks = t.block->cluster->blocks;
+        if (rank >= blocks.size()) {
+          raise(m, t, FaultKind::kOutOfBounds, "shared memory of a block that the cluster has not", space, address,
+                bytes);
+        }
+        owner = blocks[rank];
+        if (owner->live == 0) {
+          raise(m, t, FaultKind::kOutOfBounds, "shared memory of a block that has ended", space, address, bytes);
+        }
+        address &= 0xffffff;
+      }
+      const u64 size = owner->shared.size();
       if (address < kSharedFirst || address + bytes > kSharedFirst + size) {
         raise(m, t, FaultKind::kOutOfBounds,
               address < kSharedFirst
@@ -68,20 +106,20 @@ Range find(Thread& t, Space space, u64 address, u32 bytes, bool write) {
               space, address, bytes);
       }
       const u64 offset = address - kSharedFirst;
-      return {space, t.block->shared.data() + offset, m.checks ? &t.block->shadow : nullptr, offset, address};
+      return {space, owner->shared.data() + offset, m.checks ? &owner->shadow : nullptr, offset, address, owner};
     }
     case Space::kLocal:
       if (address + bytes > m.kernel->local_bytes || address + bytes < address) {
         raise(m, t, FaultKind::kOutOfBounds, "beyond the thread's " + named(m.kernel->local_bytes) + " of local memory",
               space, address, bytes);
       }
-      return {space, reinterpret_cast<u8*>(t.local) + address, nullptr, address, address};
+      return {space, reinterpret_cast<u8*>(t.local) + address, nullptr, address, address, nullptr};
     case Space::kParam:
       if (write) raise(m, t, FaultKind::kReadOnly, "a store into the launch's parameters", space, address, bytes);
       if (address + bytes > m.kernel->param_bytes) {
         raise(m, t, FaultKind::kOutOfBounds, "beyond the launch's parameters", space, address, bytes);
       }
-      return {space, reinterpret_cast<u8*>(const_cast<char*>(t.param)) + address, nullptr, address, address};
+      return {space, reinterpret_cast<u8*>(const_cast<char*>(t.param)) + address, nullptr, address, address, nullptr};
     default: break;
   }
   // Global and constant memory: buffers are sorted and apart.
@@ -96,7 +134,7 @@ Range find(Thread& t, Space space, u64 address, u32 bytes, bool write) {
       }
       const u64 offset = address - (buffer.begin & ~u64{15});
       return {space, reinterpret_cast<u8*>(address), buffer.writable && m.checks ? &buffer.shadow : nullptr, offset,
-              address};
+              address, nullptr};
     }
   }
   std::string what = "outside of all memory that the launch may touch";
@@ -117,30 +155,36 @@ Range find(Thread& t, Space space, u64 address, u32 bytes, bool write) {
 }
 
 void watch(Machine& m, Thread& t, const Range& range, u32 bytes, bool write, Strength strength, u32 agent, u32 clock,
-           s32 instruction) {
+           s32 instruction, const Block* owner) {
   Shadow& shadow = *range.shadow;
   const u64 first = range.offset / shadow.grain, last = (range.offset + bytes - 1) / shadow.grain;
-  const Access now{t.block->index, agent, clock, instruction};
+  const Access now{(owner != nullptr ? owner : t.block)->index, agent, clock, instruction, t.index};
+  const u32 threads = t.block->threads;
+  const bool async = agent >= 4 * threads;
   const auto both_strong = [&](const Access& other, Strength its) {
-    const Strength least = other.block == now.block ? Strength::kBlock : Strength::kGrid;
+    const Strength least = other.block == now.block ? Strength::kBlock
+                           : same_cluster(m, other.block, now.block) ? Strength::kCluster : Strength::kGrid;
     return strength >= least && its >= least;
   };
   for (u64 n = first; n <= last; ++n) {
     Cell& cell = shadow.cells[n];
-    const bool ours = cell.write.block == now.block && cell.write.agent == agent && agent < t.block->threads;
+    const bool ours = cell.write.block == now.block && cell.write.agent == agent && agent < threads;
     if (!write && !cell.written && range.space == Space::kShared) {
       raise(m, t, FaultKind::kUninitialised, "a read of shared memory that nobody has written", range.space,
             range.address, bytes);
     }
-    if (cell.write.instruction >= 0 && !ours && !both_strong(cell.write, cell.write_strength) &&
-        !knows(t, cell.write)) {
-      conflict(m, t, range, bytes, write, instruction, cell.write, true);
+    if (cell.write.instruction >= 0 && !ours && !both_strong(cell.write, cell.write_strength)) {
+      // The asynchronous proxy must know that what an ordinary write wrote has passed a fence.
+      const bool crosses = async && cell.write.agent < 2 * threads;
+      if (!knows(t, cell.write, cell.write.agent + (crosses ? 2 * threads : 0))) {
+        conflict(m, t, range, bytes, write, agent, instruction, cell.write, true);
+      }
     }
     if (write) {
       const auto check = [&](const Access& read, Strength its) {
         if (read.instruction < 0 || both_strong(read, its)) return;
-        if (read.block == now.block && read.agent == agent && agent < t.block->threads) return;
-        if (!knows(t, read)) conflict(m, t, range, bytes, write, instruction, read, false);
+        if (read.block == now.block && read.agent == agent && agent < threads) return;
+        if (!knows(t, read)) conflict(m, t, range, bytes, write, agent, instruction, read, false);
       };
       check(cell.read, cell.read_strength);
       if (cell.more_reads != 0) {
@@ -286,7 +330,7 @@ void atomic(Thread& t, Space space, u64 address, Atomic what, Type type, const v
       raise(*t.machine, t, FaultKind::kUninitialised, "an atomic operation on shared memory that nobody has written",
             range.space, address, bytes);
     }
-    watch(*t.machine, t, range, bytes, true, is_wide(scope) ? Strength::kGrid : Strength::kBlock, t.index, clock, t.at);
+    watch(*t.machine, t, range, bytes, true, strength_of(Order::kRelaxed, scope), t.index, clock, t.at);
     learn(t, range, order, scope);
     publish(t, range, order, scope, true);
   }

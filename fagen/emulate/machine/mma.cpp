@@ -2,49 +2,13 @@
 // but Volta's follow one rule. With g = lane / 4, t = lane % 4 and P elements a register, register r of A holds row
 // g + 8 (r % 2) (g where m is 8) and columns 4 P (r / 2) + P t and on, register r of B rows 4 P r + P t and on of
 // column g, and D and C row g + 8 (i / 2) and columns 2 t + i % 2.
+#include "elements.h"
 #include "machine.h"
 
 #define FAGEN_COLLECTIVE extern "C" __attribute__((visibility("default"))) void
 
 namespace fagen::emulate {
 namespace {
-
-enum Element : s32 { kEF16, kEBf16, kETf32, kEF32, kEF64, kES8, kEU8, kES4, kEU4, kEB1, kEE4m3, kEE5m2, kES32 };
-
-s32 bits_of(s32 element) {
-  switch (element) {
-    case kEF16: case kEBf16: return 16;
-    case kES8: case kEU8: case kEE4m3: case kEE5m2: return 8;
-    case kES4: case kEU4: return 4;
-    case kEF64: return 64;
-    default: return 32;
-  }
-}
-
-float widened_f16(u16 x) {
-  const u32 magnitude = x & 0x7fffu, sign = static_cast<u32>(x & 0x8000u) << 16;
-  if (magnitude >= 0x7c00u) return f32(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  return f32(bits(f32(magnitude << 13) * 5.192296858534828e33f) | sign);  // 2^112
-}
-
-double floating(u32 pattern, s32 element) {
-  switch (element) {
-    case kEF16: return widened_f16(static_cast<u16>(pattern));
-    case kEBf16: return f32(pattern << 16);
-    case kETf32: return f32(pattern & 0xffffe000u);
-    case kEE4m3: return decode(pattern, kE4m3);
-    case kEE5m2: return decode(pattern, kE5m2);
-    default: return f32(pattern);
-  }
-}
-
-s32 integral(u32 pattern, s32 element) {
-  switch (element) {
-    case kES8: return static_cast<s8>(pattern);
-    case kES4: return static_cast<s32>(pattern << 28) >> 28;
-    default: return static_cast<s32>(pattern);
-  }
-}
 
 struct Shape {
   s32 m, n, k;

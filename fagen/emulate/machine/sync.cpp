@@ -1,7 +1,17 @@
-// What orders threads: barriers, fences, releases and acquires, mbarriers.
+// What orders threads: barriers, fences, releases and acquires.
+#include <algorithm>
+
 #include "machine.h"
 
 namespace fagen::emulate {
+
+void join(Clock& into, const Clock& from) {
+  if (into.size() < from.size()) into.resize(from.size(), 0);
+  u32* const to = into.data();
+  const u32* const other = from.data();
+  const size_t count = from.size();
+  for (size_t i = 0; i < count; ++i) to[i] = to[i] > other[i] ? to[i] : other[i];
+}
 
 void join(Clocks& into, u32 block, const Clock& clock) {
   Clock& known = into[block];
@@ -16,11 +26,6 @@ void join(Clocks& into, const Clocks& from) {
   for (const auto& [block, clock] : from) join(into, block, clock);
 }
 
-namespace {
-
-ThreadMore& more(Thread& t) { return t.block->more[t.index]; }
-
-// All that a thread knows, its own block among the others.
 Clocks known(Thread& t) {
   Clocks all = more(t).others;
   all[t.block->index] = more(t).clock;
@@ -37,8 +42,15 @@ void take_in(Thread& t, const Clocks& clocks) {
   }
 }
 
+namespace {
+
+// Whether a scope holds threads of other blocks. That of a cluster counts as wide where there are clusters.
+bool reaches(const Thread& t, Scope scope) {
+  return is_wide(scope) || (scope == Scope::kCluster && t.block->cluster->blocks.size() > 1);
+}
+
 std::unordered_map<u64, Published>& places(Thread& t, const Range& range) {
-  return range.space == Space::kShared ? t.block->published : t.machine->published;
+  return range.space == Space::kShared ? range.owner->published : t.machine->published;
 }
 
 }  // namespace
@@ -59,7 +71,7 @@ void publish(Thread& t, const Range& range, Order order, Scope scope, bool atomi
   published.owner = fresh || published.owner == self ? self : ~u64{0};
   const Clocks now = release ? known(t) : Clocks{};
   join(published.narrow[t.block->index], release ? now : fenced.narrow);
-  if (is_wide(scope)) join(published.wide, release ? now : fenced.wide);
+  if (reaches(t, scope)) join(published.wide, release ? now : fenced.wide);
   published.version = ++t.machine->releases;
   if (release) tick(t);
 }
@@ -84,7 +96,7 @@ void learn(Thread& t, const Range& range, Order order, Scope scope) {
     join(seen.narrow, own->second);
     join(seen.wide, own->second);
   }
-  if (is_wide(scope)) {
+  if (reaches(t, scope)) {
     if (acquires) take_in(t, published.wide);
     join(seen.wide, published.wide);
   }
@@ -95,20 +107,35 @@ void fence(Thread& t, Order order, Scope scope) {
   if (order != Order::kRelease) {
     take_in(t, own.seen.narrow);
     own.seen.narrow.clear();
-    if (is_wide(scope)) {
+    if (reaches(t, scope)) {
       take_in(t, own.seen.wide);
       own.seen.wide.clear();
     }
   }
   if (order != Order::kAcquire) {
     own.fenced.narrow = known(t);
-    if (is_wide(scope)) own.fenced.wide = own.fenced.narrow;
+    if (reaches(t, scope)) own.fenced.wide = own.fenced.narrow;
     tick(t);
   }
 }
 
-// Asynchronous copies by cp.async are of the generic proxy; nothing here is of another.
-void fence_proxy(Thread&, u32) {}
+// What the thread knows of ordinary accesses may be seen by the asynchronous proxy from here on.
+void fence_proxy(Thread& t, u32) {
+  const u32 generic = 2 * t.block->threads;
+  const auto pass = [generic](Clock& clock) {
+    if (clock.size() < 2 * generic) clock.resize(2 * generic, 0);
+    for (u32 n = 0; n < generic; ++n) clock[generic + n] = std::max(clock[generic + n], clock[n]);
+  };
+  pass(more(t).clock);
+  for (auto& [block, clock] : more(t).others) pass(clock);
+  tick(t);
+}
+
+// Of the mbarriers that the thread has initialised.
+void fence_mbarrier_init(Thread& t) {
+  for (auto& [address, barrier] : t.block->mbarriers) barrier.fenced |= barrier.maker == t.index;
+  fence(t, Order::kRelease, Scope::kCluster);
+}
 
 void arrive_at_barrier(Machine& m, Block& block, u32 index) {
   Thread& t = block.thread[index];
@@ -181,145 +208,6 @@ bool meet_at_barriers(Machine& m, Block& block) {
     met = true;
   }
   return met;
-}
-
-// ---- mbarrier
-
-namespace {
-
-struct Found {
-  Mbarrier& barrier;
-  Range range;
-};
-
-Found mbarrier_at(Thread& t, Space space, u64 address) {
-  const Range range = find(t, space, address, 8, true);
-  auto& all = range.space == Space::kShared ? t.block->mbarriers : t.machine->mbarriers;
-  const auto found = all.find(range.address);
-  if (found == all.end()) {
-    raise(*t.machine, t, FaultKind::kMbarrier, "no mbarrier has been initialised here", range.space, range.address, 8);
-  }
-  // An operation on it is strong; that it follows its initialisation must be ordered by something else.
-  if (range.shadow != nullptr) {
-    watch(*t.machine, t, range, 8, false, Strength::kBlock, t.index, more(t).clock[t.index], t.at);
-  }
-  return {found->second, range};
-}
-
-void complete_phase(Machine& m, Mbarrier& barrier) {
-  if (barrier.pending != 0 || barrier.transactions != 0) return;
-  ++barrier.phase;
-  barrier.pending = barrier.expected;
-  barrier.completed = std::move(barrier.gathering);
-  barrier.gathering.clear();
-  ++m.progress;
-}
-
-}  // namespace
-
-void keep_off_mbarriers(Thread& t, const Range& range, u32 bytes) {
-  if (range.space != Space::kShared || t.block->mbarriers.empty()) return;
-  for (u64 at = range.address & ~u64{7}; at < range.address + bytes; at += 8) {
-    if (t.block->mbarriers.count(at) != 0) {
-      raise(*t.machine, t, FaultKind::kMbarrier, "an ordinary access to an mbarrier", range.space, range.address,
-            bytes);
-    }
-  }
-}
-
-void mbarrier_init(Thread& t, Space space, u64 address, u32 count) {
-  const Range range = find(t, space, address, 8, true);
-  if (count == 0 || count >= 1u << 20) {
-    raise(*t.machine, t, FaultKind::kMbarrier,
-          "a count of " + std::to_string(count) + " arrivals: 1 to 2^20 - 1 are allowed", range.space, address, 8);
-  }
-  if (range.shadow != nullptr) {
-    watch(*t.machine, t, range, 8, true, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
-  }
-  auto& all = range.space == Space::kShared ? t.block->mbarriers : t.machine->mbarriers;
-  if (all.count(range.address) != 0) {
-    raise(*t.machine, t, FaultKind::kMbarrier,
-          "an mbarrier that is in use is initialised again without being invalidated", range.space, address, 8);
-  }
-  Mbarrier barrier;
-  barrier.expected = barrier.pending = count;
-  all[range.address] = barrier;
-}
-
-void mbarrier_inval(Thread& t, Space space, u64 address) {
-  const Found found = mbarrier_at(t, space, address);
-  if (found.range.shadow != nullptr) {
-    watch(*t.machine, t, found.range, 8, true, Strength::kWeak, t.index, more(t).clock[t.index], t.at);
-  }
-  (found.range.space == Space::kShared ? t.block->mbarriers : t.machine->mbarriers).erase(found.range.address);
-}
-
-u64 mbarrier_arrive(Thread& t, Space space, u64 address, u32 count, bool drop, bool expect, u32 bytes,
-                    bool stays) {
-  const Found found = mbarrier_at(t, space, address);
-  Mbarrier& barrier = found.barrier;
-  const u64 token = static_cast<u64>(barrier.phase) << 32 | barrier.pending;
-  if (expect) barrier.transactions += bytes;
-  if (count == 0 || count > barrier.pending) {
-    raise(*t.machine, t, FaultKind::kMbarrier,
-          std::to_string(count) + " arrivals, while the phase waits for " + std::to_string(barrier.pending),
-          found.range.space, found.range.address, 8);
-  }
-  join(barrier.gathering, known(t));
-  tick(t);
-  barrier.pending -= count;
-  if (stays && barrier.pending == 0 && barrier.transactions == 0) {
-    raise(*t.machine, t, FaultKind::kMbarrier, "a .noComplete arrival that completes the phase", found.range.space,
-          found.range.address, 8);
-  }
-  if (drop) {
-    if (barrier.expected <= count) {
-      raise(*t.machine, t, FaultKind::kMbarrier, "every participant has dropped out", found.range.space,
-            found.range.address, 8);
-    }
-    barrier.expected -= count;
-  }
-  complete_phase(*t.machine, barrier);
-  return token;
-}
-
-void mbarrier_expect(Thread& t, Space space, u64 address, u32 bytes) {
-  mbarrier_at(t, space, address).barrier.transactions += bytes;
-}
-
-void mbarrier_complete(Thread& t, Space space, u64 address, u32 bytes) {
-  const Found found = mbarrier_at(t, space, address);
-  found.barrier.transactions -= bytes;
-  complete_phase(*t.machine, found.barrier);
-}
-
-bool mbarrier_test(Thread& t, Space space, u64 address, u64 token, bool by_parity) {
-  const Found found = mbarrier_at(t, space, address);
-  const Mbarrier& barrier = found.barrier;
-  const bool done = by_parity ? (barrier.phase & 1) != (token & 1) : static_cast<u32>(token >> 32) != barrier.phase;
-  if (done) {
-    for (const auto& [block, clock] : barrier.completed) {
-      if (block == t.block->index) {
-        join(more(t).clock, clock);
-      } else {
-        join(more(t).others, block, clock);
-      }
-    }
-  }
-  return done;
-}
-
-void expect_copies(Thread& t, u64 address) { ++mbarrier_at(t, Space::kShared, address).barrier.pending; }
-
-void arrive_for_copies(Thread& t, u64 address, const Clock& clock) {
-  Mbarrier& barrier = mbarrier_at(t, Space::kShared, address).barrier;
-  if (barrier.pending == 0) {
-    raise(*t.machine, t, FaultKind::kMbarrier, "an arrival of asynchronous copies that the phase does not wait for",
-          Space::kShared, address, 8);
-  }
-  join(barrier.gathering, t.block->index, clock);
-  --barrier.pending;
-  complete_phase(*t.machine, barrier);
 }
 
 }  // namespace fagen::emulate

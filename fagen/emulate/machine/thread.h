@@ -37,6 +37,21 @@ enum class Atomic : u8 { kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor, kExch, k
 enum class Type : u8 { kB8, kB16, kB32, kB64, kB128, kU8, kU16, kU32, kU64, kS8, kS16, kS32, kS64,
                        kF16, kF16x2, kBf16, kBf16x2, kF32, kF64, kPred };
 
+// A copy by cp.async.bulk or cp.reduce.async.bulk. Numbers of `type` and `reduce` are those of Type and Reduce.
+struct BulkCopy {
+  u64 to, from;       // addresses; of a tensor copy, one of them is the tensor map's
+  Space to_space, from_space;
+  u64 bytes;          // of plain ones
+  u32 rank;           // of tensor copies; 0: plain
+  s32 at[5];          // coordinates
+  bool completes;     // on an mbarrier; else by its bulk group
+  u64 mbarrier;
+  bool multicast;
+  u32 mask;
+  u8 reduce;
+  Type type;
+};
+
 struct Machine;
 struct Thread;
 struct Warp;
@@ -55,6 +70,11 @@ struct Collective {
   s32 detail[4];
 };
 
+// What is noted of a register that some wgmma has as an operand.
+constexpr u8 kFlies = 1;    // an accumulator in flight
+constexpr u8 kIsRead = 2;   // read as A in flight
+constexpr u8 kWritten = 4;  // by an ordinary instruction, since the last wgmma.fence
+
 enum class State : u8 {
   kReady,       // can run
   kCollective,  // waits for the other lanes of `mask` at `collective`
@@ -71,7 +91,7 @@ struct Thread {
   char* registers;      // of the program's struct for this kernel; NaN until written, as local memory
   char* local;          // local memory, kernel.local_bytes
   const char* param;    // the launch's parameters
-  u32 tid[3], ntid[3], ctaid[3], nctaid[3];
+  u32 tid[3], ntid[3], ctaid[3], nctaid[3], cluster_ctaid[3], cluster_nctaid[3], cluster_rank;
   u32 lane, warp, index;  // index: in the block, x fastest
   s32 next;             // where `step` goes on: 0 at first, then what the program set before its yield
   s32 at;               // index of the instruction being executed; set before anything that may fault
@@ -111,6 +131,7 @@ struct Calls {
   void (*atomic)(Thread&, Space, u64 address, Atomic, Type, const void* a, const void* b, void* old, Order, Scope);
   void (*fence)(Thread&, Order, Scope);
   void (*fence_proxy)(Thread&, u32 kind);
+  void (*fence_mbarrier_init)(Thread&);
   // cp.async: `bytes` written, of which `source_bytes` are read and the rest zeros
   void (*copy_async)(Thread&, u64 shared, u64 global, u32 bytes, u32 source_bytes);
   void (*copy_commit)(Thread&);
@@ -131,6 +152,16 @@ struct Calls {
   s32 (*print)(Thread&, u64 format, u64 arguments);  // vprintf's, generic addresses
   void (*assert_failed)(Thread&, u64 message, u64 file, u32 line);
   void (*tired)(Thread&);  // out of fuel: faults if the launch has taken too long, refills it otherwise
+  void (*bulk_copy)(Thread&, const BulkCopy&);
+  void (*bulk_commit)(Thread&);
+  bool (*bulk_wait)(Thread&, u32 pending_groups, bool read);  // false, here and below: yield and ask again
+  bool (*wgmma_wait)(Thread&, u32 pending_groups);
+  void (*touched)(Thread&, u32 noted, const char* name, bool write);  // a register that a wgmma has, in flight
+  bool (*set_registers)(Thread&, u32 count, bool more);
+  void (*cluster_arrive)(Thread&, bool release);
+  bool (*cluster_wait)(Thread&, bool acquire);
+  u64 (*map_shared)(Thread&, u64 address, u32 rank, bool generic);  // mapa
+  u32 (*rank_of)(Thread&, u64 address, bool generic);               // getctarank
 };
 
 struct Instruction {
@@ -149,6 +180,7 @@ struct Kernel {
   const u32* param_offsets;
   const u32* param_sizes;
   u32 block_count;     // of its counted blocks of instructions
+  u32 noted_offset, noted_count;  // bytes beside the registers, one for each that a wgmma has as an operand
 };
 
 struct Variable {  // a .global or .const variable of the module

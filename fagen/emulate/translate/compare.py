@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ..ptx.model import Instruction, Pair
 from ..ptx.parse import type_bytes
-from .emit import UNSIGNED, Emitter, translates
+from .emit import Emitter, translates
 from .floats import is_float
 from .modifiers import Modifiers, refused
+from .operands import UNSIGNED
 
 _COMPARE = {
     "eq": "==",

@@ -7,13 +7,10 @@ from ..ptx.parse import type_bytes
 from .emit import Emitter, translates
 from .floats import ROUND, is_float
 from .modifiers import Modifiers, refused
+from .operands import truth
 
 _NARROW = {"f16": "kF16", "bf16": "kBf16", "tf32": "kTf32", "e4m3": "kE4m3", "e5m2": "kE5m2"}
 _PAIRS = {"f16x2": ("f16", 16), "bf16x2": ("bf16", 16), "e4m3x2": ("e4m3", 8), "e5m2x2": ("e5m2", 8)}
-
-
-def _truth(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _value(e: Emitter, operand: object, kind: str, flush: bool) -> str:
@@ -43,7 +40,7 @@ def _cvt(e: Emitter, i: Instruction) -> None:
         # The first source operand becomes the upper half.
         high, low = (
             f"narrow({_value(e, operand, 'f32', flush)}, {_NARROW[form]}, {ROUND[mode or 'rn']}, "
-            f"{_truth(finite)}, {_truth(relu)})"
+            f"{truth(finite)}, {truth(relu)})"
             for operand in i.operands[1:3]
         )
         e.write(first, f"({high} << {width} | {low})", f"b{2 * width}")
@@ -51,19 +48,19 @@ def _cvt(e: Emitter, i: Instruction) -> None:
         form = _PAIRS[to][0]
         half = "Half" if source == "f16x2" else "Bfloat"
         x = e.read(i.operands[1], "b32")
-        part = f"narrow({half}::value(u16({x} >> {{}})), {_NARROW[form]}, Round::kNearestEven, true, {_truth(relu)})"
+        part = f"narrow({half}::value(u16({x} >> {{}})), {_NARROW[form]}, Round::kNearestEven, true, {truth(relu)})"
         e.write(first, f"({part.format(16)} << 8 | {part.format(0)})", "b16")
     elif to in ("f16x2", "bf16x2") and source in ("e4m3x2", "e5m2x2"):
         form = _NARROW[_PAIRS[source][0]]
         x = e.read(i.operands[1], "b16")
         value = f"decode(u32({x}) >> {{}} & 0xffu, {form})"
-        part = f"narrow({value}, {_NARROW[to[:-2]]}, Round::kNearestEven, false, {_truth(relu)})"
+        part = f"narrow({value}, {_NARROW[to[:-2]]}, Round::kNearestEven, false, {truth(relu)})"
         e.write(first, f"({part.format(8)} << 16 | {part.format(0)})", "b32")
     elif to == "tf32" and mode == "rna":
-        e.write(first, f"tf32_away({e.read(i.operands[1], 'b32')}, {_truth(finite)})", "b32")
+        e.write(first, f"tf32_away({e.read(i.operands[1], 'b32')}, {truth(finite)})", "b32")
     elif to == "tf32":
         value = _value(e, i.operands[1], "f32", flush)
-        e.write(first, f"(narrow({value}, kTf32, {ROUND[mode]}, {_truth(finite)}, {_truth(relu)}) << 13)", "b32")
+        e.write(first, f"(narrow({value}, kTf32, {ROUND[mode]}, {truth(finite)}, {truth(relu)}) << 13)", "b32")
     elif to in ("f16", "bf16"):
         if is_float(source):
             if mode in ("rni", "rzi", "rmi", "rpi"):
@@ -74,10 +71,10 @@ def _cvt(e: Emitter, i: Instruction) -> None:
         else:
             exact = "sticky_double" if type_bytes(source) == 8 else "static_cast<double>"
             value = f"{exact}({e.read(i.operands[1], source)})"
-        out = f"u16(narrow({value}, {_NARROW[to]}, {ROUND[mode or 'rn']}, {_truth(finite)}, {_truth(relu)}))"
+        out = f"u16(narrow({value}, {_NARROW[to]}, {ROUND[mode or 'rn']}, {truth(finite)}, {truth(relu)}))"
         if sat:
             form = "Half" if to == "f16" else "Bfloat"
-            out = f"h_out<{form}, {_truth(flush)}, true, false>({form}::value({out}), 0)"
+            out = f"h_out<{form}, {truth(flush)}, true, false>({form}::value({out}), 0)"
         if source == "f64":
             x = e.read(i.operands[1], "f64")
             out = f"u16({x} != {x} ? narrowed_nan({x}, {_NARROW[to]}) : {out})"
@@ -91,7 +88,7 @@ def _cvt(e: Emitter, i: Instruction) -> None:
     elif is_float(source):
         t = ("s" if to[0] == "s" else "u") + to[1:]
         value = _value(e, i.operands[1], source, flush)
-        e.write(first, f"to_integer<{t}>({value}, {ROUND[mode or 'rzi']}, {_truth(source == 'f64')})", to)
+        e.write(first, f"to_integer<{t}>({value}, {ROUND[mode or 'rzi']}, {truth(source == 'f64')})", to)
     else:
         x = _integer(e, i, source)
         t = ("s" if to[0] == "s" else "u") + to[1:]
@@ -110,7 +107,7 @@ def _pack(e: Emitter, i: Instruction, m: Modifiers) -> None:
     width, rest = int(kind[1:]), i.operands[3:]
     a, b = (e.read(operand, "s32") for operand in i.operands[1:3])
     c = e.read(rest[0], "b32") if rest else "0u"
-    e.write(i.operands[0], f"pack_pair({a}, {b}, {c}, {width}, {_truth(kind[0] == 's')})", "b32")
+    e.write(i.operands[0], f"pack_pair({a}, {b}, {c}, {width}, {truth(kind[0] == 's')})", "b32")
 
 
 def _integer(e: Emitter, i: Instruction, source: str) -> str:
@@ -127,11 +124,11 @@ def _between(e: Emitter, i: Instruction, source: str, to: str, mode: str, flush:
         value = f"rounded_to_integer({value}, {ROUND[mode]})"
         mode = "rn"
     if to == "f32":
-        value = f"out<{_truth(flush)}, {_truth(sat)}>(narrowed({value}, {ROUND[mode or 'rn']}))"
+        value = f"out<{truth(flush)}, {truth(sat)}>(narrowed({value}, {ROUND[mode or 'rn']}))"
         if source == "f64" and not sat:
             x = e.read(i.operands[1], "f64")
             e.write(i.operands[0], f"({x} != {x} ? narrowed_nan({x}, kSingle) : bits({value}))", "b32")
         else:
             e.write(i.operands[0], value, "f32")
     else:
-        e.write(i.operands[0], f"out<false, {_truth(sat)}>({value})", "f64")
+        e.write(i.operands[0], f"out<false, {truth(sat)}>({value})", "f64")

@@ -6,27 +6,20 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from ..ptx.model import (
-    Address,
-    Immediate,
     Instruction,
     Label,
     Module,
-    Negated,
     Operand,
     Register,
     Sink,
-    Symbol,
-    Vector,
 )
 from ..ptx.parse import type_bytes
 from ..ptx.tokens import PtxError
 from .flat import Kernel
-from .flow import kept, label_of
+from .flow import kept, label_of, registers_of, used_and_written, wgmma_registers
 from .modifiers import Unplaced, refused
-from .special import SPECIAL
-
-UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "u128"}
-
+from .operands import UNSIGNED, Operands, truth
+from .targets import newer_than
 
 _BRANCHES = ("bra", "brx", "exit", "ret")  # a condition decides where these lead, not whether they run
 
@@ -57,28 +50,31 @@ def always(_: Instruction) -> bool:
     return True
 
 
-class Emitter:
+class Emitter(Operands):
     """Writes one kernel; ``number`` is its index in the program, ``first`` that of its first instruction there."""
 
     def __init__(self, module: Module, kernel: Kernel, number: int, first: int):
+        super().__init__(kernel)
         self.module = module
-        self.kernel = kernel
         self._number = number
         self._first = first
         self.instructions: list[Instruction] = []
         self._lines: list[str] = []
         self._tables: list[str] = []
         self._extra: dict[str, str] = {}  # fields beside the kernel's registers, with their C++ types
-        self._names: dict[str, str] = {}
-        self._taken: set[str] = set()
         self._resumes = 0
         self._temporaries = 0
         self.functions: set[str] = set()  # of the machine, that collectives run
         # Runs of instructions that are carried out equally often: the first one's index, and which counter counts them.
         self.blocks: list[tuple[int, int]] = []
         self.counters = 0
+        self._noted: dict[str, int] = {}  # registers that some wgmma has, and which byte of `noted` is theirs
+        for each in kernel.statements:
+            if isinstance(each, Instruction):
+                for name in wgmma_registers(each):
+                    self._noted.setdefault(name, len(self._noted))
         self._labels = {each.name: n for n, each in enumerate(kernel.statements) if isinstance(each, Label)}
-        self._kept = kept(
+        self.kept = kept(
             kernel.statements,
             kernel.registers,
             lambda n, i: self._waits(n, i),
@@ -98,11 +94,11 @@ class Emitter:
             else:
                 self._at = index
                 self._one(statement)
-        fields = [f"  {self._type(name)} {self._name(name)};" for name in self.kernel.registers if name in self._kept]
+        registers = {name: f"  {self.type_of(name)} {self.name_of(name)};" for name in self.kernel.registers}
+        fields = [line for name, line in registers.items() if name in self.kept]
         fields += [f"  {kind} {name};" for name, kind in self._extra.items()]
-        local = [
-            f"  {self._type(name)} {self._name(name)};" for name in self.kernel.registers if name not in self._kept
-        ]
+        fields.append(f"  u8 noted[{max(len(self._noted), 1)}];")
+        local = [line for name, line in registers.items() if name not in self.kept]
         resumes = "".join(f" case {n}: goto resume{n};" for n in range(1, self._resumes + 1))
         return "\n".join(
             [
@@ -126,9 +122,13 @@ class Emitter:
         translate = TABLE.get(instruction.opcode)
         if translate is None:
             raise refused(instruction, "this instruction is not built")
+        needed = newer_than(self.module.target, instruction)
+        if needed is not None:
+            raise refused(instruction, f"this needs .target {needed}, found {self.module.target}")
         self.instructions.append(instruction)
         try:
             if instruction.guard is None:
+                self._touch(instruction)
                 translate(self, instruction)
             else:
                 negation = "!" if instruction.guard_negated else ""
@@ -140,6 +140,7 @@ class Emitter:
                 else:
                     counter = self.blocks[-1][1]
                     self._block(self.index())
+                    self._touch(instruction)
                     translate(self, instruction)
                     self.line("}")
                     self.blocks.append((self.index() + 1, counter))
@@ -149,6 +150,26 @@ class Emitter:
             raise
         except (LookupError, ValueError) as error:  # operands or modifiers that the ISA does not have here
             raise refused(instruction, "this form is not built") from error
+
+    def _touch(self, instruction: Instruction) -> None:
+        """Registers that a wgmma may have in flight are looked after wherever others touch them."""
+        if not self._noted or instruction.opcode == "wgmma":
+            return
+        used, written, _ = used_and_written(instruction)
+        for name in sorted((used | written) & self._noted.keys()):
+            index = self._noted[name]
+            writes = name in written
+            flags = "kFlies | kIsRead" if writes else "kFlies"
+            self.line(
+                f"if (R.noted[{index}] & ({flags})) {{ t.at = {self.index()}; "
+                f'call.touched(t, {index}, "{name}", {truth(writes)}); }}'
+            )
+            if writes and instruction.opcode != "mov":  # compilers put copies behind the fence
+                self.line(f"R.noted[{index}] |= kWritten;")
+
+    def noted_row(self) -> str:
+        """Where the notes lie among the registers, and how many there are, for the kernel's row."""
+        return f"(u32)offsetof({self.struct()}, noted), {len(self._noted)}"
 
     def _block(self, first: int | None = None) -> None:
         """Counts how often control comes here, where the instruction of that index begins; None is the next."""
@@ -198,11 +219,16 @@ class Emitter:
         aligned: bool,
         orders: bool = False,
         detail: Sequence[int] = (),
+        noted: Sequence[Operand] = (),
     ) -> None:
-        """Lanes meet for ``function`` of the machine. A constant operand is put into a field first; None is a sink."""
+        """Lanes meet for ``function`` of the machine. A constant operand is put into a field first; None is a sink.
+        Behind the operands stands where the registers ``noted`` have their notes."""
         offsets = []
         for operand, kind in zip(operands, types, strict=True):
             offsets.append(self._offset(operand, kind))
+        for each in noted:
+            index = self._noted[each.name] if isinstance(each, Register) else -1
+            offsets.append(f"(s32)offsetof({self.struct()}, noted) + {index}")
         self.functions.add(function)
         n = self.index()
         table = f"operands{n}"
@@ -210,7 +236,7 @@ class Emitter:
             self._tables.append(f"static const s32 {table}[] = {{{', '.join(offsets)}}};")
         numbers = [*detail, *[0] * (4 - len(detail))]
         self._tables.append(
-            f"static const Collective collective{n} = {{{function}, {n}, {_truth(aligned)}, {_truth(orders)}, "
+            f"static const Collective collective{n} = {{{function}, {n}, {truth(aligned)}, {truth(orders)}, "
             f"{len(offsets)}, {table if offsets else 'nullptr'}, {{{', '.join(map(str, numbers))}}}}};"
         )
         self.here()
@@ -221,124 +247,15 @@ class Emitter:
             return "-1"
         declared = self.kernel.registers.get(operand.name) if isinstance(operand, Register) else None
         if isinstance(operand, Register) and declared and type_bytes(declared) == type_bytes(kind):
-            return f"(s32)offsetof(Registers{self._number}, {self._name(operand.name)})"
+            return f"(s32)offsetof(Registers{self._number}, {self.name_of(operand.name)})"
         field = self.temporary("bool" if kind == "pred" else UNSIGNED[type_bytes(kind)])
         value = operand if isinstance(operand, str) else self.read(operand, kind.replace("f", "b"))
         self.line(f"{field} = {value};")
         return f"(s32)offsetof(Registers{self._number}, {field.removeprefix('R.')})"
 
-    def register(self, register: Register) -> str:
-        """Its C++ lvalue."""
-        name = register.name
-        if name not in self.kernel.registers:
-            raise Unplaced(f"no register {name} is declared")
-        return f"R.{self._name(name)}" if name in self._kept else self._name(name)
-
-    def read(self, operand: Operand, kind: str) -> str:
-        """``operand`` as a C++ value of PTX type ``kind``; floats as float and double, b-types and f16 as unsigned."""
-        size = type_bytes(kind)
-        if kind == "pred":
-            match operand:
-                case Register():
-                    return self.register(operand)
-                case Negated(register):
-                    return f"!{self.register(register)}"
-                case Immediate(bits):
-                    return _truth(bool(bits))
-            raise Unplaced(f"no predicate: {operand}")
-        unsigned = UNSIGNED[size]
-        match operand:
-            case Register(name) if name in self.kernel.registers:
-                value = self.register(operand)
-                if type_bytes(self.kernel.registers[name]) != size:
-                    value = f"static_cast<{unsigned}>({value})"
-            case Register(name):
-                value = self._special(name, unsigned)
-            case Immediate(bits, width):
-                floating = "float" if size == 4 else "double"
-                if kind in ("f32", "f64") and width not in (0, size * 8):
-                    return f"static_cast<{floating}>(f{width}({hex(bits)}ull))"
-                if kind in ("f32", "f64") and width == 0:
-                    return f"{floating}({bits})"
-                value = f"{unsigned}({hex(bits & (1 << 8 * min(size, 8)) - 1)}ull)"
-                if size == 16 and bits < 0:
-                    value = f"{unsigned}(__int128({bits}))"
-            case Symbol(name, offset):
-                value = f"static_cast<{unsigned}>({self._symbol(name)} + {offset})"
-            case _:
-                raise Unplaced(f"no value of type {kind}: {operand}")
-        if kind == "f32":
-            return f"f32({value})"
-        if kind == "f64":
-            return f"f64({value})"
-        if kind.startswith("s"):
-            return f"static_cast<s{size * 8}>({value})"
-        return value
-
-    def pattern(self, operand: Operand, kind: str) -> str:
-        """The bits of ``operand``, also of a float constant."""
-        if isinstance(operand, Immediate) and kind in ("f32", "f64"):
-            return f"bits({self.read(operand, kind)})"
-        return self.read(operand, f"b{8 * type_bytes(kind)}")
-
     def write(self, operand: Operand, value: str, kind: str) -> None:
         """Assigns ``value``, of PTX type ``kind``, to the register ``operand``."""
-        if isinstance(operand, Sink):
-            self.line(f"(void)({value});")
-            return
-        if not isinstance(operand, Register):
-            raise Unplaced(f"no register to write to: {operand}")
-        target = self.register(operand)
-        declared = self.kernel.registers[operand.name]
-        if kind == "pred":
-            self.line(f"{target} = {value};")
-            return
-        size, wide = type_bytes(kind), type_bytes(declared)
-        if kind in ("f32", "f64"):
-            value = f"bits({'float' if size == 4 else 'double'}({value}))"
-        elif kind.startswith("s"):
-            value = (
-                f"static_cast<s{wide * 8}>(s{size * 8}({value}))"
-                if wide != size and wide <= 8
-                else f"s{size * 8}({value})"
-            )
-        elif wide != size:
-            value = f"{UNSIGNED[size]}({value})"
-        self.line(f"{target} = static_cast<{UNSIGNED[wide]}>({value});")
-
-    def address(self, operand: Operand) -> str:
-        """A u64: an address in the instruction's state space."""
-        if not isinstance(operand, Address):
-            raise Unplaced(f"no address: {operand}")
-        match operand.base:
-            case None:
-                return f"u64({operand.offset}ull)"
-            case Register(name):
-                base = f"u64({self.register(operand.base)})"
-                if type_bytes(self.kernel.registers[name]) == 4 and operand.offset:
-                    return f"u64(u32({self.register(operand.base)} + u32({operand.offset & 0xFFFFFFFF}u)))"
-            case Symbol(name, inner):
-                base = f"u64({self._symbol(name)} + {inner})"
-        return f"({base} + u64({operand.offset}ll))" if operand.offset else base
-
-    def frame(self, operand: Operand) -> tuple[str, int] | None:
-        """Where a parameter that an address names lies, if it does: "param" (the launch's) or "frame", and offset."""
-        if isinstance(operand, Address) and isinstance(operand.base, Symbol):
-            place = self.kernel.places.get(operand.base.name)
-            if place is not None and place.space in ("param", "frame"):
-                offset = place.offset + operand.base.offset + operand.offset
-                return place.space, offset
-        return None
-
-    def vector(self, operand: Operand, count: int) -> tuple[Operand, ...]:
-        """The ``count`` items of `{...}`, or the operand itself where there is one."""
-        if isinstance(operand, Vector):
-            if len(operand.items) != count:
-                raise Unplaced(f"expected {count} items: {operand}")
-            return operand.items
-        if count != 1:
-            raise Unplaced(f"expected {count} items: {operand}")
-        return (operand,)
+        self.line(self.assigned(operand, value, kind))
 
     def carry(self) -> str:
         """The condition code that .cc instructions set and addc reads."""
@@ -402,42 +319,8 @@ class Emitter:
     def _label(self, name: str) -> str:
         return "label_" + re.sub(r"\W", lambda c: f"_{ord(c[0]):x}_", name)
 
-    def _name(self, register: str) -> str:
-        if register not in self._names:
-            base = "v" + re.sub(r"\W+", "_", register)
-            while base in self._taken:
-                base += "_"
-            self._taken.add(base)
-            self._names[register] = base
-        return self._names[register]
-
-    def _type(self, register: str) -> str:
-        declared = self.kernel.registers[register]
-        return "bool" if declared == "pred" else UNSIGNED[type_bytes(declared)]
-
-    def _symbol(self, name: str) -> str:
-        """A variable's address in its state space, as a u64."""
-        place = self.kernel.places.get(name)
-        if place is None:
-            raise Unplaced(f"the address of {name} is not known: no such variable, or a function's")
-        if place.space in ("global", "const"):
-            return f"reinterpret_cast<u64>(variable{place.offset})"
-        return f"u64({place.offset})"
-
-    def _special(self, name: str, unsigned: str) -> str:
-        value = SPECIAL.get(name)
-        if value is None:
-            raise Unplaced(f"{name} is neither declared nor a special register that is built")
-        return f"static_cast<{unsigned}>({value})"
-
-
-def _truth(value: bool) -> str:
-    return "true" if value else "false"
-
 
 def _shared_operands(instruction: Instruction) -> Iterable[str]:
-    from .flow import registers_of
-
     asked = SHARED_OPERANDS.get(instruction.opcode)
     if asked is None or not asked(instruction):
         return

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..ptx.model import Instruction
 from .emit import Emitter, translates
 from .modifiers import Modifiers, refused
+from .operands import truth
 
 ROUND = {
     "rn": "Round::kNearestEven",
@@ -23,10 +24,6 @@ ROUND = {
 def is_float(kind: str) -> bool:
     """Whether a PTX type is a floating-point one."""
     return kind in ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "f32x2")
-
-
-def _truth(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def float_arithmetic(e: Emitter, i: Instruction) -> None:
@@ -51,12 +48,12 @@ def _wide(e: Emitter, i: Instruction, m: Modifiers, kind: str) -> None:
     approx = m.choice("approx", "full", default="")
     mode = ROUND[m.choice("rn", "rz", "rm", "rp", default="rn")]
     name = {"add": "f_add", "sub": "f_add", "mul": "f_mul", "fma": "f_fma", "mad": "f_fma", "div": "f_div"}[i.opcode]
-    values = [f"in<{_truth(flush)}>({e.read(operand, kind)})" for operand in i.operands[1:]]
+    values = [f"in<{truth(flush)}>({e.read(operand, kind)})" for operand in i.operands[1:]]
     if i.opcode == "sub":
         values[1] = f"-{values[1]}"
     name = f"{approx}_div" if approx else f"{name}<{mode}>"
     call = f"{name}({', '.join(values)})"
-    e.write(i.operands[0], f"out<{_truth(flush)}, {_truth(sat)}>({call})", kind)
+    e.write(i.operands[0], f"out<{truth(flush)}, {truth(sat)}>({call})", kind)
 
 
 def _two(e: Emitter, i: Instruction, m: Modifiers) -> None:
@@ -64,10 +61,10 @@ def _two(e: Emitter, i: Instruction, m: Modifiers) -> None:
     flush, mode = m.flag("ftz"), ROUND[m.choice("rn", "rz", "rm", "rp", default="rn")]
     name = {"add": "f_add", "sub": "f_add", "mul": "f_mul", "fma": "f_fma"}[i.opcode]
     e.line(f"{{ const u64 x[] = {{{', '.join(e.read(operand, 'b64') for operand in i.operands[1:])}}}; u64 y = 0;")
-    values = [f"in<{_truth(flush)}>(f32(u32(x[{n}] >> shift)))" for n in range(len(i.operands) - 1)]
+    values = [f"in<{truth(flush)}>(f32(u32(x[{n}] >> shift)))" for n in range(len(i.operands) - 1)]
     if i.opcode == "sub":
         values[1] = f"-{values[1]}"
-    value = f"out<{_truth(flush)}, false>({name}<{mode}>({', '.join(values)}))"
+    value = f"out<{truth(flush)}, false>({name}<{mode}>({', '.join(values)}))"
     e.line(f"for (int shift = 0; shift < 64; shift += 32) y |= u64(bits({value})) << shift;")
     e.write(i.operands[0], "y", "b64")
     e.line("}")
@@ -78,11 +75,11 @@ def _half(e: Emitter, i: Instruction, m: Modifiers, kind: str) -> None:
     form = "Bfloat" if kind.startswith("bf") else "Half"
     flush, sat, relu, oob = m.flag("ftz"), m.flag("sat"), m.flag("relu"), m.flag("oob")
     del oob  # what is special about it is a NaN of tensor copies, which are not built
-    flags = f"{form}, {_truth(flush)}, {_truth(sat)}"
+    flags = f"{form}, {truth(flush)}, {truth(sat)}"
     pair = kind.endswith("x2")
     names = ("x", "y", "z")[: len(i.operands) - 1]
     if i.opcode in ("fma", "mad"):
-        body = f"h_fma<{flags}, {_truth(relu)}>(x, y, z)"
+        body = f"h_fma<{flags}, {truth(relu)}>(x, y, z)"
     elif i.opcode == "mul":
         body = f"h_mul<{flags}>(x, y)"
     elif i.opcode in ("add", "sub"):
@@ -125,13 +122,13 @@ def _extreme(e: Emitter, i: Instruction, m: Modifiers, kind: str) -> None:
     absolute = m.flag("abs")
     operands = i.operands[1:]
     if kind in ("f32", "f64"):
-        values = [f"in<{_truth(flush)}>({e.read(operand, kind)})" for operand in operands]
+        values = [f"in<{truth(flush)}>({e.read(operand, kind)})" for operand in operands]
         if absolute:
             given = values
             values = [f"std::fabs({value})" for value in values]
         call = values[0]
         for value in values[1:]:
-            call = f"f_{i.opcode}<{_truth(nan)}>({call}, {value})"
+            call = f"f_{i.opcode}<{truth(nan)}>({call}, {value})"
         if xor:
             call = f"xorsign({call}, {given[0]}, {given[1]})"
         e.write(i.operands[0], call, kind)
@@ -139,10 +136,10 @@ def _extreme(e: Emitter, i: Instruction, m: Modifiers, kind: str) -> None:
     form = "Bfloat" if kind.startswith("bf") else "Half"
     x, y = ("x", "y") if not flush else (f"flush16<{form}>(x)", f"flush16<{form}>(y)")
     if absolute:
-        value = f"h_{i.opcode}<{form}, {_truth(nan)}>({x} & 0x7fffu, {y} & 0x7fffu)"
+        value = f"h_{i.opcode}<{form}, {truth(nan)}>({x} & 0x7fffu, {y} & 0x7fffu)"
         body = f"static_cast<u16>(signed_as<{form}::format.mantissa_bits>({value}, (x ^ y) & 0x8000u))"
     else:
-        body = f"h_{i.opcode}<{form}, {_truth(nan)}>({x}, {y})"
+        body = f"h_{i.opcode}<{form}, {truth(nan)}>({x}, {y})"
     if len(operands) > 2:
         raise refused(i, "three operands of 16 bits are not built")
     _each(e, i, ("x", "y"), body, kind.endswith("x2"))
@@ -171,7 +168,7 @@ def _special(e: Emitter, i: Instruction) -> None:
         return
     mode = m.choice("rn", "rz", "rm", "rp", default="")
     m.done()
-    a = f"in<{_truth(flush)}>({e.read(i.operands[1], kind)})"
+    a = f"in<{truth(flush)}>({e.read(i.operands[1], kind)})"
     one = "1.0f" if kind == "f32" else "1.0"
     if mode and i.opcode == "rcp":
         call = f"f_div<{ROUND[mode]}>({one}, {a})"
@@ -184,7 +181,7 @@ def _special(e: Emitter, i: Instruction) -> None:
     else:
         del approx  # tanh.approx, ex2.approx, ...: there is no other form
         call = f"approx_{i.opcode}({a})"
-    e.write(i.operands[0], f"out<{_truth(flush)}, false>({call})", kind)
+    e.write(i.operands[0], f"out<{truth(flush)}, false>({call})", kind)
 
 
 @translates("copysign")

@@ -48,6 +48,14 @@ def results(instruction: Instruction) -> tuple[Operand, ...]:
     return first
 
 
+def wgmma_registers(instruction: Instruction) -> Iterator[str]:
+    """Those that a product of a warpgroup has in flight: D's, and A's where no descriptor stands for it."""
+    if instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers:
+        for operand in instruction.operands[:2]:
+            if isinstance(operand, Vector):
+                yield from registers_of(operand)
+
+
 def used_and_written(instruction: Instruction) -> tuple[set[str], set[str], bool]:
     """Registers it reads, registers it writes, and whether it surely writes them (has no guard)."""
     written = {name for operand in results(instruction) for name in registers_of(operand)}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from ..ptx.model import Immediate, Instruction, Operand, Sink, Vector
 from ..ptx.parse import type_bytes
-from .emit import PAUSES, SPINS, UNSIGNED, Emitter, always, translates
+from . import bulk
+from .emit import PAUSES, SPINS, Emitter, always, translates
 from .modifiers import Modifiers, refused
+from .operands import UNSIGNED, truth
 
 _SPACES = {
     "": "kGeneric",
     "global": "kGlobal",
     "shared": "kShared",
     "shared::cta": "kShared",
+    "shared::cluster": "kShared",
     "local": "kLocal",
     "param": "kParam",
     "param::entry": "kParam",
@@ -63,7 +66,7 @@ def _strong(i: Instruction) -> bool:
 SPINS["ld"] = _strong
 SPINS["atom"] = SPINS["nanosleep"] = SPINS["activemask"] = always
 SPINS["mbarrier"] = lambda i: bool({"test_wait", "try_wait"} & set(i.modifiers))
-PAUSES["cp"] = lambda i: i.modifiers[:2] in (("async", "wait_group"), ("async", "wait_all"))
+PAUSES["cp"] = lambda i: "wait_group" in i.modifiers or "wait_all" in i.modifiers
 
 
 @translates("ld", "ldu")
@@ -179,6 +182,28 @@ def _prefetch(e: Emitter, i: Instruction) -> None:
     e.line(";")
 
 
+@translates("mapa")
+def _map(e: Emitter, i: Instruction) -> None:
+    m = Modifiers(i)
+    kind = m.last()
+    generic = not m.flag("shared::cluster")
+    m.done()
+    address = e.read(i.operands[1], kind)
+    rank = e.read(i.operands[2], "u32")
+    e.here()
+    e.write(i.operands[0], f"call.map_shared(t, {address}, {rank}, {truth(generic)})", kind)
+
+
+@translates("getctarank")
+def _rank(e: Emitter, i: Instruction) -> None:
+    m = Modifiers(i)
+    kind = m.last()
+    generic = not m.flag("shared::cluster")
+    m.done()
+    address = e.read(i.operands[1], kind)
+    e.write(i.operands[0], f"call.rank_of(t, {address}, {truth(generic)})", "u32")
+
+
 @translates("createpolicy")
 def _policy(e: Emitter, i: Instruction) -> None:
     e.write(i.operands[0], "u64(0)", "b64")
@@ -187,8 +212,13 @@ def _policy(e: Emitter, i: Instruction) -> None:
 @translates("cp")
 def _copy(e: Emitter, i: Instruction) -> None:
     m = Modifiers(i)
-    if not m.flag("async") or m.flag("bulk"):
-        raise refused(i, "bulk and tensor copies are not built")
+    m.flag("reduce")
+    m.choice("async")
+    if m.flag("bulk"):
+        bulk.copy(e, i, m)
+        return
+    if "reduce" in i.modifiers:
+        raise refused(i, "this instruction is not built")
     if m.flag("commit_group"):
         m.done()
         e.here()
@@ -215,7 +245,7 @@ def _copy(e: Emitter, i: Instruction) -> None:
         e.here()
         if not space:
             address = f"({address} - kSharedWindow)"
-        e.line(f"call.copy_arrive(t, {address}, {'true' if noinc else 'false'});")
+        e.line(f"call.copy_arrive(t, {address}, {truth(noinc)});")
         return
     skip_hints(m)
     m.choice("shared", "shared::cta")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..ptx.model import Immediate, Instruction, Register, Symbol, Vector
 from ..ptx.parse import type_bytes
-from .emit import UNSIGNED, Emitter, translates
+from .emit import Emitter, translates
 from .modifiers import Modifiers, refused
+from .operands import UNSIGNED
 
 
 @translates("mov")

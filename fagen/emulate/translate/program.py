@@ -9,7 +9,7 @@ from math import prod
 from ..ptx.model import Instruction, Label, Module
 from ..ptx.parse import type_bytes
 from ..ptx.tokens import PtxError
-from . import compare, convert, floats, integer, memory, moves, services, sync, warp  # noqa: F401  each fills the tables
+from . import compare, convert, floats, integer, memory, moves, services, sync, warp, wgmma  # noqa: F401  each fills the tables
 from .emit import Emitter
 from .flat import Kernel, flatten, size_of
 
@@ -63,7 +63,7 @@ def translate(module: Module, entries: tuple[str, ...]) -> Translation:
         rows.append(
             f'  {{"{name}", step{number}, sizeof(Registers{number}), {kernel.local_bytes}, {kernel.param_bytes}, '
             f"{kernel.shared_bytes}, {threads}, {len(kernel.param_offsets)}, offsets{number}, sizes{number}, "
-            f"{emitter.counters}}},"
+            f"{emitter.counters}, {emitter.noted_row()}}},"
         )
     files = {number: index for index, number in enumerate(module.files)}
     said = [
@@ -95,7 +95,7 @@ def translate(module: Module, entries: tuple[str, ...]) -> Translation:
         "const Pointer pointers[] = {",
         *(pointers or ["  {0, 0, 0},"]),
         "};",
-        f"const Program program = {{1, {_target(module)}, {len(rows)}, kernels, {len(said)}, instructions, "
+        f"const Program program = {{2, {_target(module)}, {len(rows)}, kernels, {len(said)}, instructions, "
         f"{len(files)}, files, {len(table)}, variables, {len(pointers)}, pointers, "
         f"{narrowest['shared']}, {narrowest['global']}}};",
         "}  // namespace",

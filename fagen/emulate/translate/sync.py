@@ -6,12 +6,9 @@ from ..ptx.model import Address, Instruction, Operand
 from .emit import PAUSES, Emitter, always, translates
 from .memory import order_of, space_of
 from .modifiers import Modifiers, refused
+from .operands import truth
 
-PAUSES["bar"] = PAUSES["barrier"] = always
-
-
-def _truth(value: bool) -> str:
-    return "true" if value else "false"
+PAUSES["bar"] = PAUSES["barrier"] = PAUSES["setmaxnreg"] = always
 
 
 _REDUCE = {"popc": 1, "and": 2, "or": 3}
@@ -54,18 +51,30 @@ def _trap(e: Emitter, i: Instruction) -> None:
     e.line("call.trap(t);")
 
 
-@translates("nanosleep", "pmevent", "griddepcontrol", "setmaxnreg")
+@translates("nanosleep", "pmevent", "griddepcontrol")
 def _nothing(e: Emitter, i: Instruction) -> None:
-    if i.opcode in ("griddepcontrol", "setmaxnreg"):
-        raise refused(i, "this instruction is not built")
+    # One launch at a time: what a grid depends on is done before it begins.
     e.line(";")
+
+
+@translates("setmaxnreg")
+def _registers(e: Emitter, i: Instruction) -> None:
+    m = Modifiers(i)
+    more = m.choice("inc", "dec") == "inc"
+    m.choice("sync")
+    m.choice("aligned")
+    m.flag("u32")
+    m.done()
+    e.here()
+    e.wait_for(f"call.set_registers(t, {e.read(i.operands[0], 'u32')}, {truth(more)})")
 
 
 @translates("bar", "barrier")
 def _barrier(e: Emitter, i: Instruction) -> None:
     m = Modifiers(i)
     if m.flag("cluster"):
-        raise refused(i, "cluster barriers are not built")
+        _cluster_barrier(e, m)
+        return
     if m.flag("warp"):
         m.flag("sync")
         m.done()
@@ -90,25 +99,38 @@ def _barrier(e: Emitter, i: Instruction) -> None:
     e.pause(
         f"t.barrier = (s32){number}; t.barrier_count = {count}; t.barrier_reduce = {reduce};",
         f"t.barrier_value = {value}; t.barrier_result = {result};",
-        f"t.barrier_arrive_only = {'true' if how == 'arrive' else 'false'};",
-        f"t.barrier_aligned = {'true' if aligned else 'false'}; t.state = State::kBarrier;",
+        f"t.barrier_arrive_only = {truth(how == 'arrive')};",
+        f"t.barrier_aligned = {truth(aligned)}; t.state = State::kBarrier;",
     )
     if how == "red":
         e.write(target, field if kind == "u32" else f"({field} != 0)", kind)
+
+
+def _cluster_barrier(e: Emitter, m: Modifiers) -> None:
+    arrives = m.choice("arrive", "wait") == "arrive"
+    order = m.choice("release", "acquire", "relaxed", default="")
+    m.flag("aligned")
+    m.done()
+    e.here()
+    if arrives:
+        e.line(f"call.cluster_arrive(t, {truth(order != 'relaxed')});")
+    else:
+        e.wait_for("call.cluster_wait(t, true)")
 
 
 @translates("membar", "fence")
 def _fence(e: Emitter, i: Instruction) -> None:
     m = Modifiers(i)
     e.here()
-    if m.flag("proxy"):
-        e.line("call.fence_proxy(t, 0);")
+    if any(each.startswith("proxy") for each in m.left()):
+        # Of the async proxy; others (of tensor maps, constants, aliases) have nothing to order here.
+        e.line("call.fence_proxy(t, 0);" if any("async" in each for each in m.left()) else ";")
         return
     if m.flag("mbarrier_init"):
         m.flag("release")
         m.flag("cluster")
         m.done()
-        e.line("call.fence(t, Order::kRelease, Scope::kCluster);")
+        e.line("call.fence_mbarrier_init(t);")
         return
     if i.opcode == "membar":
         level = m.choice("cta", "gl", "sys")
@@ -129,9 +151,9 @@ def _mbarrier(e: Emitter, i: Instruction) -> None:
     what = m.choice(
         "init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx", "pending_count"
     )
-    if m.flag("relaxed"):
+    order, _ = order_of(m)
+    if order == "Order::kRelaxed" and what not in ("expect_tx", "complete_tx"):  # which order nothing
         raise refused(i, "relaxed operations on mbarriers are not built")
-    order_of(m)
     space = space_of(m)
     operands = list(i.operands)
     e.here()
@@ -154,11 +176,11 @@ def _mbarrier(e: Emitter, i: Instruction) -> None:
         m.done()
         state = None if isinstance(operands[0], Address) else operands.pop(0)
         count = e.read(operands[1], "u32") if len(operands) > 1 else "1"
-        drop = _truth(what == "arrive_drop")
+        drop = truth(what == "arrive_drop")
         arrivals, tx = ("1", count) if expect else (count, "0")
         value = (
             f"call.mbarrier_arrive(t, {space}, {e.address(operands[0])}, {arrivals}, {drop}, "
-            f"{_truth(expect)}, {tx}, {_truth(no_complete)})"
+            f"{truth(expect)}, {tx}, {truth(no_complete)})"
         )
         if state is None:
             e.line(f"{value};")
@@ -169,5 +191,5 @@ def _mbarrier(e: Emitter, i: Instruction) -> None:
         m.done()
         # A suspended try_wait may return at any time; it gives way at the branch that tries again.
         token = e.read(operands[2], "u32" if parity else "b64")
-        value = f"call.mbarrier_test(t, {space}, {e.address(operands[1])}, {token}, {'true' if parity else 'false'})"
+        value = f"call.mbarrier_test(t, {space}, {e.address(operands[1])}, {token}, {truth(parity)})"
         e.write(operands[0], value, "pred")

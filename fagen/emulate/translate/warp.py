@@ -4,6 +4,7 @@ Level Matrix Multiply-Accumulate Instructions."""
 from __future__ import annotations
 
 from ..ptx.model import Instruction, Operand, Pair, Sink
+from .elements import BITS, ELEMENTS
 from .emit import PAUSES, SHARED_OPERANDS, Emitter, always, translates
 from .modifiers import Modifiers, refused
 
@@ -150,27 +151,6 @@ def _movmatrix(e: Emitter, i: Instruction) -> None:
     e.collective("fagen_movmatrix", "0xffffffffu", i.operands, ("b32", "b32"), aligned=True)
 
 
-# Numbers of mma.cpp's elements.
-_ELEMENTS = {
-    "f16": 0, "bf16": 1, "tf32": 2, "f32": 3, "f64": 4, "s8": 5, "u8": 6, "s4": 7, "u4": 8, "b1": 9, "e4m3": 10,
-    "e5m2": 11, "s32": 12,
-}  # fmt: skip
-_BITS = {
-    "f16": 16,
-    "bf16": 16,
-    "tf32": 32,
-    "f32": 32,
-    "f64": 64,
-    "s8": 8,
-    "u8": 8,
-    "s4": 4,
-    "u4": 4,
-    "b1": 1,
-    "e4m3": 8,
-    "e5m2": 8,
-}
-
-
 @translates("mma")
 def _mma(e: Emitter, i: Instruction) -> None:
     m = Modifiers(i)
@@ -205,12 +185,12 @@ def _mma(e: Emitter, i: Instruction) -> None:
     if (rows_first, columns_first) != ("row", "col"):
         raise refused(i, "only row.col is built")
     for each in (a, b, c, d):
-        if each not in _ELEMENTS:
+        if each not in ELEMENTS:
             raise refused(i, f".{each} is not built")
     operands: list[Operand] = []
     kinds: list[str] = []
     for operand, kind, elements in zip(i.operands, (d, a, b, c), (mm * nn, mm * kk, kk * nn, mm * nn), strict=True):
-        bits = {"s32": 32}.get(kind, _BITS.get(kind, 32)) * elements // 32
+        bits = {"s32": 32}.get(kind, BITS.get(kind, 32)) * elements // 32
         wide = 64 if kind == "f64" else 32
         count = bits // wide
         operands += e.vector(operand, count)
@@ -225,8 +205,8 @@ def _mma(e: Emitter, i: Instruction) -> None:
         aligned=True,
         detail=(
             mm | nn << 8 | kk << 16,
-            _ELEMENTS[a] | _ELEMENTS[b] << 8,
-            _ELEMENTS[d] | _ELEMENTS[c] << 8,
+            ELEMENTS[a] | ELEMENTS[b] << 8,
+            ELEMENTS[d] | ELEMENTS[c] << 8,
             sat | both << 1,
         ),
     )

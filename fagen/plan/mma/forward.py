@@ -35,6 +35,21 @@ class Forward:
     blocks_per_sm: int
     optimize: str
 
+    @property
+    def boxes(self) -> tuple[int, int]:
+        """Of rows of Q and of keys: it takes no tensor maps."""
+        return 0, 0
+
+    @property
+    def word_bytes(self) -> int:
+        """Of what a kernel before it stores: it asks the mask itself."""
+        return 0
+
+    @property
+    def by_head(self) -> bool:
+        """Whether that is stored for each head."""
+        return False
+
 
 def row_bytes(dim: int) -> int:
     """Bytes of a row in shared memory: Rows<dim>::kBytes of cuda/rows.h."""

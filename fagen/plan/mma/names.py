@@ -36,24 +36,15 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
     }
 
 
-def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
-    """What the templates of the forward kernel print besides."""
-    assert direction == "forward" and isinstance(plan.forward, Forward)
-    variant, code, forward = plan.variant, plan.code, plan.forward
+def expression_names(plan: Plan) -> Mapping[str, object]:
+    """What the templates of forward kernels print of a variant's expressions, for one thread's scores."""
+    variant, code = plan.variant, plan.code
     masked = variant.mask is not None
     # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.
     scored = variant.score is not None or variant.sink
     admitted = scores(code, variant, code.mask, tail=True)
     return {
         "params": "ForwardParams",
-        "tile_q": forward.tile_q,
-        "tile_kv": forward.tile_kv,
-        "warps": forward.warps,
-        "stages": forward.stages,
-        "shared_bytes": forward.shared_bytes,
-        "tiles_bytes": " + Tiles<kWarps>::kBytes" if masked else "",
-        "blocks_per_sm": forward.blocks_per_sm,
-        "next_stage": "stage ^ 1" if forward.stages > 1 else "0",
         "block_row": "blocks - 1 - work % blocks" if masked else "work % blocks",
         "order_note": ", the last rows, which mostly see most, first" if masked else "",
         # Sums of bf16's largest numbers overflow float32 where their mean does not: with weights so small that they sum
@@ -73,4 +64,21 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "admitted_pairs": admitted,
         "tile_test": body(code, variant, code.tile_test),
         "key_ranges": body(code, variant, code.key_ranges),
+    }
+
+
+def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
+    """What the templates of the forward kernel print besides."""
+    assert direction == "forward" and isinstance(plan.forward, Forward)
+    forward = plan.forward
+    return {
+        **expression_names(plan),
+        "tile_q": forward.tile_q,
+        "tile_kv": forward.tile_kv,
+        "warps": forward.warps,
+        "stages": forward.stages,
+        "shared_bytes": forward.shared_bytes,
+        "tiles_bytes": " + Tiles<kWarps>::kBytes" if plan.variant.mask is not None else "",
+        "blocks_per_sm": forward.blocks_per_sm,
+        "next_stage": "stage ^ 1" if forward.stages > 1 else "0",
     }

@@ -19,10 +19,14 @@ int answer(const char* function) {
   return failing != nullptr && std::strcmp(failing, function) == 0 ? 1 : 0;
 }
 
+struct Attribute {
+  int id, unused;
+  unsigned value[16];
+};
 struct Config {
   unsigned grid[3], block[3], shared_bytes;
   void* stream;
-  void* attributes;
+  Attribute* attributes;
   unsigned attribute_count;
 };
 
@@ -81,7 +85,20 @@ int cuLaunchKernelEx(const Config* config, void* kernel, void** params, void** e
               kernel, config->grid[0], config->grid[1], config->grid[2], config->block[0], config->block[1],
               config->block[2], config->shared_bytes, config->stream, config->attribute_count,
               static_cast<void*>(extra), *static_cast<int*>(params[0]), *static_cast<int*>(params[1]));
+  for (unsigned n = 0; n < config->attribute_count; ++n) {
+    const Attribute& each = config->attributes[n];
+    std::printf("attribute %d of the launch: %u %u %u\n", each.id, each.value[0], each.value[1], each.value[2]);
+  }
   return answer("cuLaunchKernelEx");
+}
+int cuTensorMapEncodeTiled(void* map, int dtype, uint32_t rank, void* address, const uint64_t* sizes,
+                           const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
+                           int swizzle, int promotion, int fill) {
+  std::printf("encode %d of rank %u at %p: %lu by %lu, %lu apart, box %u %u, steps %u %u, %d %d %d %d\n", dtype, rank,
+              address, sizes[0], sizes[1], strides[0], box[0], box[1], steps[0], steps[1], interleave, swizzle, promotion,
+              fill);
+  std::memset(map, 0x7e, 128);
+  return answer("cuTensorMapEncodeTiled");
 }
 int cuGetErrorName(int, const char** text) { return *text = "CUDA_ERROR_INVALID_VALUE", 0; }
 int cuGetErrorString(int, const char** text) { return *text = "invalid argument", 0; }

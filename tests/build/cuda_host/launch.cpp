@@ -1,5 +1,6 @@
 // Launches twice on device 1 as a module's host code does, once another kernel, and once on device 0. With BATCH, makes
-// the launch of a call of so many batches of 5 heads instead. Prints what is thrown.
+// the launch of a call of so many batches of 5 heads instead; with CLUSTER, one of clusters, and a tensor map. Prints what
+// is thrown.
 #include <fagen/host/cuda.h>
 
 #include <cstdio>
@@ -19,6 +20,12 @@ static_assert(offsetof(CUlaunchConfig, numAttrs) == offsetof(fagen::host::CudaLa
 static_assert(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == fagen::host::kMaxDynamicSharedBytes);
 static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == fagen::host::kComputeMajor);
 static_assert(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == fagen::host::kComputeMinor);
+static_assert(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT == fagen::host::kMultiprocessors);
+static_assert(CU_TENSOR_MAP_DATA_TYPE_FLOAT16 == fagen::host::kFloat16Map);
+static_assert(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 == fagen::host::kBfloat16Map);
+static_assert(CU_TENSOR_MAP_SWIZZLE_128B == fagen::host::kSwizzle128);
+static_assert(CU_TENSOR_MAP_L2_PROMOTION_L2_256B == fagen::host::kPromote256);
+static_assert(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE == fagen::host::kZerosOutside);
 using LibraryLoad = CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned);
 static_assert(std::is_same_v<decltype(&cuLibraryLoadData), LibraryLoad>);
 static_assert(std::is_same_v<decltype(&cuLibraryGetKernel), CUresult (*)(CUkernel*, CUlibrary, const char*)>);
@@ -26,6 +33,15 @@ using SetAttribute = CUresult (*)(CUfunction_attribute, int, CUkernel, CUdevice)
 static_assert(std::is_same_v<decltype(&cuKernelSetAttribute), SetAttribute>);
 using LaunchEx = CUresult (*)(const CUlaunchConfig*, CUfunction, void**, void**);
 static_assert(std::is_same_v<decltype(&cuLaunchKernelEx), LaunchEx>);
+static_assert(sizeof(CUlaunchAttribute) == sizeof(fagen::host::CudaLaunchAttribute));
+static_assert(offsetof(CUlaunchAttribute, value) == offsetof(fagen::host::CudaLaunchAttribute, value));
+static_assert(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION == fagen::host::kClusterDimension);
+static_assert(sizeof(CUtensorMap) == sizeof(fagen::host::TensorMap));
+static_assert(alignof(CUtensorMap) <= alignof(fagen::host::TensorMap));
+using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                                 const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+static_assert(std::is_same_v<decltype(&cuTensorMapEncodeTiled), EncodeTiled>);
 static_assert(CU_STREAM_CAPTURE_MODE_RELAXED == fagen::host::kCaptureRelaxed);
 static_assert(std::is_same_v<decltype(&cuThreadExchangeStreamCaptureMode), CUresult (*)(CUstreamCaptureMode*)>);
 static_assert(sizeof(CUstreamCaptureMode) == sizeof(int));
@@ -55,7 +71,18 @@ int main(int argc, char** argv) {
       variant.forward_image = &image;
       const Call call{cuda_driver(), variant, {cuda_driver().device_type, 1}};
       const fagen::Shape shape{std::atoll(batch), 5, 5, 129, 1};
-      launch(call, image.kernel, image.threads, image.shared_bytes, shape, params, sizes, 2, Buffers());
+      launch(call, image.kernel, tiles_of(call, shape), image.shared_bytes, params, sizes, 2, Buffers());
+      return 0;
+    }
+    if (std::getenv("CLUSTER") != nullptr) {
+      Launch request = forward;
+      request.cluster[1] = 2;
+      cuda_driver().launch(image, request, 1);
+      const uint64_t extents[] = {64, 100}, strides[] = {128};
+      const uint32_t box[] = {32, 16}, steps[] = {1, 2};
+      TensorMap map{};
+      cuda_driver().encode_tiled(map, 9, 2, reinterpret_cast<void*>(0x40), extents, strides, box, steps, 3, 2, 1);
+      std::printf("map of %x to %x\n", map.bytes[0], map.bytes[127]);
       return 0;
     }
     for (const Launch* request : {&forward, &forward, &counts}) cuda_driver().launch(image, *request, 1);

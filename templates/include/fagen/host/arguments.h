@@ -59,6 +59,21 @@ class Arguments {
     return view(t, name, length, heads, dim, t.data_to_read());
   }
 
+  // Copies of boxes take rows whose elements are adjacent, and places that are multiples of 16 bytes. If `view`, which is
+  // of t, has others, a copy of t that is viewed instead: what is returned holds it.
+  Tensor copy_for_boxes(const Tensor& t, const char* name, TensorView& view_of_it) const {
+    bool fits = reinterpret_cast<uint64_t>(view_of_it.data) % 16 == 0 && (t.size(3) == 1 || t.stride(3) == 1);
+    for (int d = 0; d < 3; ++d) {
+      const int64_t step = t.stride(d);
+      fits = fits && (t.size(d) == 1 || (step > 0 && step % 8 == 0 && step < int64_t{1} << 39));
+    }
+    if (fits || t.numel() == 0) return {};
+    Tensor copy = t.copy(variant_.dtype, name);
+    const int s = variant_.heads_first ? 2 : 1, h = variant_.heads_first ? 1 : 2;
+    view_of_it = {copy.data(), copy.stride(0), copy.stride(s), copy.stride(h), copy.stride(3)};
+    return copy;
+  }
+
   // A new tensor where the arguments are, not filled.
   Tensor empty(int64_t rank, const int64_t* sizes, Dtype dtype, const char* what, const char* of = "") const {
     return Tensor::empty(device_, rank, sizes, dtype, what, of);

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fagen/host/launch.h>
 
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -11,15 +12,21 @@ namespace fagen::host {
 namespace {
 
 // What cuda.h and torch's headers say of these functions; the types that it names are opaque here.
+struct CudaLaunchAttribute {
+  int id, unused;
+  uint64_t value[8];
+};
 struct CudaLaunchConfig {
   unsigned grid[3], block[3], shared_bytes;
   void* stream;
-  void* attributes;
+  CudaLaunchAttribute* attributes;
   unsigned attribute_count;
 };
 constexpr int kMaxDynamicSharedBytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kComputeMajor = 75, kComputeMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+constexpr int kMultiprocessors = 16;                   // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr int kCaptureRelaxed = 2;                     // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr int kClusterDimension = 4;                   // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
 struct CudaFunctions {
   int (*init)(unsigned);
@@ -34,6 +41,9 @@ struct CudaFunctions {
   int (*library_get_kernel)(void** kernel, void* library, const char* name);
   int (*kernel_set_attribute)(int attribute, int value, void* kernel, int device);
   int (*launch)(const CudaLaunchConfig* config, void* kernel, void* const* params, void** extra);
+  int (*encode_tiled)(void* map, int dtype, uint32_t rank, void* address, const uint64_t* sizes,
+                      const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides, int interleave,
+                      int swizzle, int l2_promotion, int oob_fill);
   int (*get_error_name)(int error, const char** text);
   int (*get_error_string)(int error, const char** text);
   AOTITorchError (*current_stream)(int32_t device_index, void** stream);
@@ -66,6 +76,7 @@ inline const CudaFunctions& cuda() {
     fill(f.library_get_kernel, "cuLibraryGetKernel");
     fill(f.kernel_set_attribute, "cuKernelSetAttribute");
     fill(f.launch, "cuLaunchKernelEx");
+    fill(f.encode_tiled, "cuTensorMapEncodeTiled");
     fill(f.get_error_name, "cuGetErrorName");
     fill(f.get_error_string, "cuGetErrorString");
     void* torch = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
@@ -116,10 +127,11 @@ class CudaDevice {
 
   int number() const { return handle_.device; }
   int capability() const { return handle_.capability; }
+  int multiprocessors() const { return handle_.multiprocessors; }
 
  private:
   struct Handle {
-    int device, capability;
+    int device, capability, multiprocessors;
     void* context;
   };
 
@@ -137,6 +149,8 @@ class CudaDevice {
     require(cuda().device_get(&made.device, index), "looking for " + which);
     require(cuda().device_get_attribute(&major, kComputeMajor, made.device), "asking " + which + " what it is");
     require(cuda().device_get_attribute(&minor, kComputeMinor, made.device), "asking " + which + " what it is");
+    require(cuda().device_get_attribute(&made.multiprocessors, kMultiprocessors, made.device),
+            "asking " + which + " what it is");
     require(cuda().primary_context_retain(&made.context, made.device), "opening " + which);  // kept for good
     made.capability = 10 * major + minor;
     return handles.emplace(index, made).first->second;
@@ -192,6 +206,12 @@ inline void launch_on_cuda(const Image& image, const Launch& request, int32_t de
                           nullptr,
                           nullptr,
                           0};
+  CudaLaunchAttribute cluster{kClusterDimension, 0, {}};
+  if (request.cluster[0] * request.cluster[1] * request.cluster[2] != 1) {
+    std::memcpy(cluster.value, request.cluster, sizeof(request.cluster));
+    config.attributes = &cluster;
+    config.attribute_count = 1;
+  }
   call(cuda().current_stream(device_index, &config.stream), "get_current_cuda_stream");
   const int error = cuda().launch(&config, kernel, request.params, nullptr);
   if (error != 0) {
@@ -201,8 +221,22 @@ inline void launch_on_cuda(const Image& image, const Launch& request, int32_t de
   }
 }
 
+inline int32_t multiprocessors_of_cuda(int32_t device_index) { return CudaDevice(device_index).multiprocessors(); }
+
+inline void encode_tiled_on_cuda(TensorMap& map, uint32_t dtype, uint32_t rank, const void* address,
+                                 const uint64_t* sizes, const uint64_t* strides, const uint32_t* box,
+                                 const uint32_t* element_strides, uint32_t swizzle, uint32_t l2_promotion,
+                                 uint32_t oob_fill) {
+  require(cuda().encode_tiled(&map, static_cast<int>(dtype), rank, const_cast<void*>(address), sizes, strides, box,
+                              element_strides, 0, static_cast<int>(swizzle), static_cast<int>(l2_promotion),
+                              static_cast<int>(oob_fill)),
+          "encoding a tensor map of rank " + std::to_string(rank));
+}
+
 inline const Driver& cuda_driver() {
-  static const Driver driver{"cuda", aoti_torch_device_type_cuda(), nullptr, nullptr, launch_on_cuda};
+  static const Driver driver{"cuda",  aoti_torch_device_type_cuda(), nullptr,
+                             nullptr, launch_on_cuda,                multiprocessors_of_cuda,
+                             encode_tiled_on_cuda};
   return driver;
 }
 

@@ -14,6 +14,10 @@ struct Image {
   bool exact;      // that card alone will do, as for sm_90a
   int32_t tile_q;  // query rows of a block
   uint32_t threads, shared_bytes;  // of a block; shared memory besides what the kernel declares
+  uint32_t box_q = 0, box_kv = 0;  // rows of the boxes that queries and keys are copied by; 0: the kernel sees to its copies
+  const char* find = nullptr;      // the kernel that finds the tiles of a mask for it, or null: then there are none to find
+  int32_t word_bytes = 0;          // what that one stores of 32 tiles of a block of rows,
+  bool by_head = false;            // for each head, or once for all
 };
 
 // Memory that a kernel may touch.
@@ -34,10 +38,16 @@ struct Launch {
   void* const* params;
   const int64_t* param_bytes;
   const Buffer* buffers;
+  uint32_t cluster[3] = {1, 1, 1};  // blocks; a kernel that says its own size needs none here
+};
+
+// What a kernel copies tiles of a tensor by: a CUtensorMap, or an emulator's stand-in.
+struct alignas(128) TensorMap {
+  uint8_t bytes[128];
 };
 
 // One plain table, filled by the file of a target (cpu.h, cuda.h, emulated.h), which the module's binding hands to every
-// op. The first two functions are of the CPU, the third is of a device; the others are null.
+// op. The first two functions are of the CPU, the others of a device; those that it has not are null.
 struct Driver {
   const char* device;   // where tensors must be, as torch calls it
   int32_t device_type;  // the same, as torch's number
@@ -46,6 +56,12 @@ struct Driver {
   void (*parallel_for)(int64_t begin, int64_t end, void (*fn)(int64_t, int64_t, void*), void* ctx);
   // Launches on the current stream of a device; an error of the launch is thrown.
   void (*launch)(const Image&, const Launch&, int32_t device_index);
+  int32_t (*multiprocessors)(int32_t device_index);
+  // cuTensorMapEncodeTiled, which has the meaning of arguments and numbers: dimensions from the innermost on, strides in
+  // bytes and from the second on. Without interleaving. What it refuses is thrown.
+  void (*encode_tiled)(TensorMap& map, uint32_t dtype, uint32_t rank, const void* address, const uint64_t* sizes,
+                       const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides, uint32_t swizzle,
+                       uint32_t l2_promotion, uint32_t oob_fill);
 };
 
 }  // namespace

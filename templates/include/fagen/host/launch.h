@@ -55,9 +55,8 @@ inline void add_params(Buffers& buffers, const VariantRow& variant, const Forwar
   }
 }
 
-// One block for each tile of query rows of each head.
-inline void launch(const Call& call, const char* kernel, uint32_t threads, uint32_t shared_bytes, const Shape& shape,
-                   void* const* params, const int64_t* param_bytes, int32_t param_count, const Buffers& buffers) {
+// The tiles of query rows of all heads: a block of threads each, unless those are fewer and go from one to the next.
+inline uint32_t tiles_of(const Call& call, const Shape& shape) {
   const Image& image = *call.variant.forward_image;
   const int64_t tiles = (shape.q_len + image.tile_q - 1) / image.tile_q;
   int64_t blocks = 0;
@@ -65,15 +64,20 @@ inline void launch(const Call& call, const char* kernel, uint32_t threads, uint3
     throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and query length make more than 2^31 - 1" +
                                 " tiles of " + std::to_string(image.tile_q) + " queries");
   }
+  return static_cast<uint32_t>(blocks);
+}
+
+inline void launch(const Call& call, const char* kernel, uint32_t blocks, uint32_t shared_bytes, void* const* params,
+                   const int64_t* param_bytes, int32_t param_count, const Buffers& buffers) {
   if (blocks == 0) return;
-  const Launch request{image.unit,   kernel,          {static_cast<uint32_t>(blocks), 1, 1}, {threads, 1, 1},
-                       shared_bytes, param_count,     buffers.count(),                       params,
+  const Image& image = *call.variant.forward_image;
+  const Launch request{image.unit,   kernel,      {blocks, 1, 1},  {image.threads, 1, 1},
+                       shared_bytes, param_count, buffers.count(), params,
                        param_bytes,  buffers.data()};
   call.driver.launch(image, request, call.device.index);
 }
 
-// The launches of a variant's row.
-inline void run_on_device(const Call& call, ForwardParams& p) {
+inline Buffers buffers_of(const Call& call, const ForwardParams& p) {
   const VariantRow& variant = call.variant;
   const Shape& shape = p.shape;
   Buffers buffers;
@@ -84,10 +88,77 @@ inline void run_on_device(const Call& call, ForwardParams& p) {
   buffers.add("lse", p.lse, shape.batch * shape.heads * shape.q_len * 4, true);
   if (p.sink != nullptr) buffers.add("sink", p.sink, shape.heads * 4, false);
   add_params(buffers, variant, p);
-  const Image& image = *variant.forward_image;
+  return buffers;
+}
+
+// The launches of a variant's row, by what its kernel takes: pointers alone,
+inline void run_on_device(const Call& call, ForwardParams& p) {
+  const Image& image = *call.variant.forward_image;
   void* params[] = {&p};
   const int64_t sizes[] = {sizeof(p)};
-  launch(call, image.kernel, image.threads, image.shared_bytes, shape, params, sizes, 1, buffers);
+  launch(call, image.kernel, tiles_of(call, p.shape), image.shared_bytes, params, sizes, 1, buffers_of(call, p));
+}
+
+// As CUDA's driver counts them.
+constexpr uint32_t kFloat16Map = 6, kBfloat16Map = 9, kSwizzle128 = 3, kPromote256 = 3, kZerosOutside = 0;
+
+// A tensor's map: boxes of 64 elements, or 128 bytes, of `rows` rows of one head, swizzled.
+inline void encode(const Call& call, TensorMap& map, const TensorView& t, int64_t dim, int64_t length, int64_t heads,
+                   int64_t batch, uint32_t rows, const void* spare) {
+  const int64_t sizes[4] = {dim, length, heads, batch}, steps[3] = {t.stride_s, t.stride_h, t.stride_b};
+  uint64_t extents[4], strides[3];
+  // A map must have something in it: what is not there is not asked for.
+  for (int d = 0; d < 4; ++d) extents[d] = static_cast<uint64_t>(sizes[d] > 0 ? sizes[d] : 1);
+  for (int d = 0; d < 3; ++d) strides[d] = sizes[d + 1] > 1 ? static_cast<uint64_t>(steps[d]) * 2 : 16;
+  const uint32_t box[4] = {64, rows, 1, 1}, ones[4] = {1, 1, 1, 1};
+  call.driver.encode_tiled(map, call.variant.dtype == Dtype::bf16 ? kBfloat16Map : kFloat16Map, 4,
+                           length > 0 ? t.data : spare, extents, strides, box, ones, kSwizzle128, kPromote256, kZerosOutside);
+}
+
+// Has the tiles of a mask found; what is returned holds them until the kernel that reads them is launched, and for as long
+// as the stream needs it.
+inline Tensor find_tiles(const Call& call, ForwardParams& p) {
+  const Image& image = *call.variant.forward_image;
+  if (image.find == nullptr) return {};
+  constexpr int kWarps = 4;  // of a block of threads, each for a word
+  const Shape& shape = p.shape;
+  const int64_t blocks = (shape.q_len + image.tile_q - 1) / image.tile_q;
+  const int64_t tiles = shape.kv_len > 0 ? (shape.kv_len + image.box_kv - 1) / image.box_kv : 1;
+  const int64_t words = shape.batch * (image.by_head ? shape.heads : 1) * blocks * ((tiles + 31) / 32);
+  constexpr int64_t kCounterBytes = 16;
+  const int64_t size = (kCounterBytes + words * image.word_bytes + 3) / 4;
+  Tensor found = Tensor::empty(call.device, 1, &size, Dtype::i32, "the tiles of a mask");
+  if (words > INT32_MAX) {
+    throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and lengths make too many tiles");
+  }
+  p.workspace = found.data();
+  Buffers buffers;
+  buffers.add("tiles", p.workspace, size * 4, true);
+  add_params(buffers, call.variant, p);
+  void* params[] = {&p};
+  const int64_t sizes[] = {sizeof(p)};
+  const Launch request{image.unit, image.find, {static_cast<uint32_t>((words + kWarps - 1) / kWarps), 1, 1},
+                       {32 * kWarps, 1, 1}, 0, 1, buffers.count(), params, sizes, buffers.data()};
+  call.driver.launch(image, request, call.device.index);
+  return found;
+}
+
+// or maps of tensors too; as many blocks of threads as there are multiprocessors.
+inline void run_with_maps(const Call& call, ForwardParams& p) {
+  const VariantRow& variant = call.variant;
+  const Image& image = *variant.forward_image;
+  const Shape& shape = p.shape;
+  const Tensor found = find_tiles(call, p);
+  TensorMap q, k, v;
+  encode(call, q, p.q, variant.head_dim, shape.q_len, shape.heads, shape.batch, image.box_q, nullptr);
+  encode(call, k, p.k, variant.head_dim, shape.kv_len, shape.kv_heads, shape.batch, image.box_kv, p.q.data);
+  encode(call, v, p.v, variant.value_dim, shape.kv_len, shape.kv_heads, shape.batch, image.box_kv, p.q.data);
+  void* params[] = {&p, &q, &k, &v};
+  const int64_t sizes[] = {sizeof(p), sizeof(q), sizeof(k), sizeof(v)};
+  const uint32_t tiles = tiles_of(call, shape), most = static_cast<uint32_t>(call.driver.multiprocessors(call.device.index));
+  Buffers buffers = buffers_of(call, p);
+  if (found.defined()) buffers.add("tiles", p.workspace, found.numel() * 4, true);
+  launch(call, image.kernel, tiles < most ? tiles : most, image.shared_bytes, params, sizes, 4, buffers);
 }
 
 inline void count_on_device(const Call& call, ForwardParams& p, TileCounts* counts) {
@@ -96,8 +167,7 @@ inline void count_on_device(const Call& call, ForwardParams& p, TileCounts* coun
   add_params(buffers, call.variant, p);
   void* params[] = {&p, &counts};
   const int64_t sizes[] = {sizeof(p), sizeof(counts)};
-  const Image& image = *call.variant.forward_image;
-  launch(call, image.counts, image.threads, 0, p.shape, params, sizes, 2, buffers);
+  launch(call, call.variant.forward_image->counts, tiles_of(call, p.shape), 0, params, sizes, 2, buffers);
 }
 
 }  // namespace

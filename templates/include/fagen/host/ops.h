@@ -61,6 +61,12 @@ inline void forward(const Driver& driver, const VariantRow& variant, StableIValu
   p.q = arguments.read(q, "q", shape.q_len, shape.heads, variant.head_dim);
   p.k = arguments.read(k, "k", shape.kv_len, shape.kv_heads, variant.head_dim);
   p.v = arguments.read(v, "v", shape.kv_len, shape.kv_heads, variant.value_dim);
+  Tensor copies[3];
+  if (variant.forward_image != nullptr && variant.forward_image->box_q != 0) {
+    copies[0] = arguments.copy_for_boxes(q, "q", p.q);
+    copies[1] = arguments.copy_for_boxes(k, "k", p.k);
+    copies[2] = arguments.copy_for_boxes(v, "v", p.v);
+  }
   if (variant.sink) {
     arguments.check_sink(sink);
     sink = std::move(sink).packed("sink");

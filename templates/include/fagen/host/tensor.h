@@ -148,9 +148,14 @@ class Tensor {
   // This float tensor, called `name`, with contiguous elements: itself, or a copy.
   Tensor packed(const char* name) && {
     if (contiguous() || numel() == 0) return std::move(*this);
-    Tensor copy = empty(device(), rank_, sizes_, Dtype::f32, "a contiguous copy of ", name);
-    call(aoti_torch_copy_(copy.handle_, handle_, 0), "copy_");
-    return copy;
+    return copy(Dtype::f32, name);
+  }
+
+  // A contiguous copy of this tensor of that dtype, called `name`.
+  Tensor copy(Dtype dtype, const char* name) const {
+    Tensor made = empty(device(), rank_, sizes_, dtype, "a contiguous copy of ", name);
+    call(aoti_torch_copy_(made.handle_, handle_, 0), "copy_");
+    return made;
   }
 
  private:

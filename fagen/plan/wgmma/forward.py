@@ -1,0 +1,149 @@
+"""What the wgmma schedule's forward kernel chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...runtime.variant import Variant
+from ...target import Device, Target
+
+_SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, the widest swizzle
+_ROWS = 64  # of a warpgroup, by the instruction
+_STEP = 16  # keys of one product with values
+_MOST_KEYS = 256  # of one product with keys, by the instruction
+_GRANULE = 8  # registers are given in eights
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Sizes of the forward kernel; see the constants at the top of a rendered one.
+
+    ``groups`` warpgroups multiply, 64 query rows each, which are ``tile_q`` a block; ``tile_kv`` keys a tile, of which
+    ``stages`` are in shared memory, ``shared_bytes`` in all. A block has ``threads``; one of a warpgroup that
+    multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says whether warpgroups
+    start their products in turn. A kernel before it stores ``word_bytes`` for 32 tiles of a block of rows, of each head
+    or (not ``by_head``) once for all; 0 without a mask.
+    """
+
+    tile_q: int
+    tile_kv: int
+    groups: int
+    stages: int
+    threads: int
+    registers: int
+    feeder_registers: int
+    shared_bytes: int
+    turns: bool
+    word_bytes: int
+    by_head: bool
+    optimize: str
+
+    @property
+    def boxes(self) -> tuple[int, int]:
+        """Rows of the boxes that Q is copied by, a warpgroup's, and keys of those of K and V."""
+        return _ROWS, self.tile_kv
+
+
+def shared_bytes(variant: Variant, groups: int, tile_kv: int, stages: int) -> int:
+    """Shared memory of a block: Shared::kBytes of a rendered kernel."""
+    head, value = (-(-dim // _SLAB) * _SLAB * 2 for dim in (variant.head_dim, variant.value_dim))
+    barriers = 2 * 16 * stages + 16 * groups + 8 * stages
+    return groups * _ROWS * head + stages * tile_kv * (head + value) + barriers + 16 * stages + 16 * (stages + 2)
+
+
+def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
+    """Of a thread that multiplies: sums, scores and weights, and the rest, of which ptxas was seen to need so much."""
+    spare = 40 if groups < 3 else 32
+    if variant.value_dim > 128:
+        spare += 2 * _GRANULE
+    if groups > 2 and variant.score is not None:
+        spare += 2 * _GRANULE
+    return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
+
+
+def registers_of(device: Device, groups: int) -> tuple[int, int]:
+    """What a thread that multiplies gets, and one that feeds. One warpgroup has enough as it is: they stay alike."""
+    if groups == 1:
+        most = device.registers_per_thread // _GRANULE * _GRANULE
+        return most, most
+    at_entry = device.registers_per_sm // (128 * (groups + 1)) // _GRANULE * _GRANULE
+    total = min(at_entry, device.registers_per_thread // _GRANULE * _GRANULE) * (groups + 1)
+    feeder = 24 if groups < 3 else 32
+    return min((total - feeder) // groups // _GRANULE * _GRANULE, 240), feeder
+
+
+def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[Forward, dict[str, str]]:
+    """The sizes for a variant, and a reason for each."""
+    device = target.device
+    assert device is not None
+    why: dict[str, str] = {}
+    groups, keys, stages = _tiles(variant, device, why)
+    why["tile_q"] = f"{_ROWS} rows, an instruction's, for each of {groups} warpgroups"
+    registers, feeder = registers_of(device, groups)
+    why["registers"] = f"what {groups} warpgroups can have each when the one that feeds them gives up its own"
+    why["feeder_registers"] = "for copies"
+    bytes_ = shared_bytes(variant, groups, keys, stages)
+    why["shared_bytes"] = f"{groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V, barriers and notes"
+    why["threads"] = f"{groups} warpgroups that multiply, and one that feeds them"
+    why["turns"] = "so that one's exponentials are computed while another multiplies"
+    why["word_bytes"] = (
+        "there is no mask"
+        if variant.mask is None
+        else "a kernel before it asks the mask for its tiles, which takes registers that a feeding warp has not"
+    )
+    why["by_head"] = "the mask tells heads apart" if by_head else "once for all heads"
+    why["optimize"] = "the compiler's usual level"
+    chosen = Forward(
+        tile_q=groups * _ROWS,
+        tile_kv=keys,
+        groups=groups,
+        stages=stages,
+        threads=128 * (groups + 1),
+        registers=registers,
+        feeder_registers=feeder,
+        shared_bytes=bytes_,
+        turns=groups > 1,
+        word_bytes=0 if variant.mask is None else 4 * (1 + groups),
+        by_head=by_head,
+        optimize="-O3",
+    )
+    return chosen, why
+
+
+def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, int, int]:
+    """Warpgroups, keys and stages."""
+    narrow = max(variant.head_dim, variant.value_dim) <= _SLAB
+    groups = 3 if narrow and not variant.params else 2
+    if groups == 3:
+        why["groups"] = "three: sums of 64 columns leave registers for them"
+    else:
+        taken = "what params take" if narrow else "sums and scores"
+        why["groups"] = f"two: {taken} would not fit the registers of three"
+    stages = 2
+    why["stages"] = "two: one is read while the other comes"
+    tiles = variant.tiles
+    if tiles.q is not None:
+        groups, why["groups"] = tiles.q // _ROWS, "the spec's tiles.q"
+    if tiles.stages is not None:
+        stages, why["stages"] = tiles.stages, "the spec's tiles.stages"
+    if tiles.kv is not None:
+        why["tile_kv"] = "the spec's tiles.kv"
+        return groups, tiles.kv, stages
+    keys = next(_fitting(variant, device, groups, stages), _STEP)
+    # Where some tiles are partial, larger ones have more pairs that count for nothing.
+    if variant.mask is not None and keys > 128:
+        keys = 128
+        why["tile_kv"] = "128 keys: of larger tiles the mask leaves less"
+    else:
+        why["tile_kv"] = f"{keys} keys are what registers and {device.shared_per_block >> 10} KiB of shared memory hold"
+    return groups, keys, stages
+
+
+def _fitting(variant: Variant, device: Device, groups: int, stages: int) -> Iterator[int]:
+    """Keys a tile that registers and shared memory hold, from the most on."""
+    registers, _ = registers_of(device, groups)
+    for keys in range(_MOST_KEYS, 0, -_STEP):
+        held = shared_bytes(variant, groups, keys, stages) <= device.shared_per_block
+        if held and registers_needed(variant, groups, keys) <= registers:
+            yield keys

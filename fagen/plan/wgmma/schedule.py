@@ -1,0 +1,62 @@
+"""The wgmma schedule, put together."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from ...errors import PlanError
+from ...expr import CUDA_SCALAR, emit
+from ...runtime.variant import Variant
+from ...target import Target
+from ..mma.schedule import KERNEL_FLAGS
+from ..model import Plan
+from ..pieces import body
+from ..schedule import Schedule
+from .forward import Forward, choose_forward
+from .names import direction_names, shared_names
+from .refuse import problems, too_large
+
+
+def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
+    """The plan of a variant; ``isa`` is of CPUs. Raises PlanError."""
+    del isa
+    found = list(problems(variant, target))
+    if found:
+        raise PlanError(found)
+    code = emit(variant, CUDA_SCALAR)
+    by_head = bool({"h", "hk"} & set(body(code, variant, code.tile_test).needs))
+    forward, why = choose_forward(variant, target, by_head)
+    if found := list(too_large(variant, target, forward)):
+        raise PlanError(found)
+    why["schedule"] = f"{target.instruction}, which {target.title} has"
+    why["backward"] = "the spec leaves it out"
+    return Plan(
+        variant=variant,
+        spec=spec,
+        target=target.name,
+        schedule=target.schedule,
+        isa=None,
+        flags=KERNEL_FLAGS,
+        code=code,
+        forward=forward,
+        backward=None,
+        why=MappingProxyType(dict(sorted(why.items()))),
+    )
+
+
+def _no_bytes(plan: Plan) -> int:
+    """Nothing is held beyond inputs and outputs."""
+    del plan
+    return 0
+
+
+WGMMA = Schedule(
+    make=make,
+    forward=Forward,
+    backward=Forward,
+    shared_names=shared_names,
+    direction_names=direction_names,
+    key_bytes=_no_bytes,
+    row_bytes=_no_bytes,
+    suffix=".cu",
+)

@@ -1,0 +1,82 @@
+// Which tiles of keys a block of query rows visits, from the last to the first, for warpgroups of 64 rows each.
+#pragma once
+#include "fagen/bounds.h"
+#include "fagen/cuda/threads.h"
+
+namespace fagen {
+namespace {
+
+// A tile to visit, or none: -1. Bit g of `whole`: the mask admits all pairs of warpgroup g, and no key is past the end.
+struct TileFound {
+  int tile;
+  uint32_t whole;
+};
+
+// All of them; the last may have keys past the end.
+template <int kGroups>
+class AllGroupTiles {
+ public:
+  __device__ __forceinline__ AllGroupTiles(int keys, int tile) : left_((keys + tile - 1) / tile), whole_(keys / tile) {}
+
+  __device__ __forceinline__ TileFound take() {
+    if (left_ == 0) return {-1, 0};
+    --left_;
+    return {left_, left_ < whole_ ? (1u << kGroups) - 1 : 0};
+  }
+
+ private:
+  int left_, whole_;
+};
+
+// What a mask admits of 32 tiles: of some warpgroup some pairs, and of each warpgroup all.
+template <int kGroups>
+struct TileWord {
+  uint32_t some, whole[kGroups];
+};
+
+// By a warp, a lane for each tile. `test(tile, group)` says what the mask admits of a tile's pairs with a warpgroup's
+// rows; of one without rows it is kNone.
+template <int kGroups, class Test>
+__device__ __forceinline__ TileWord<kGroups> ask_for_tiles(int word, Test test) {
+  TileWord<kGroups> found{};
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const Tri admitted = test(32 * word + lane_id(), group);
+    found.some |= __ballot_sync(~0u, admitted != Tri::kNone);
+    found.whole[group] = __ballot_sync(~0u, admitted == Tri::kAll);
+  }
+  return found;
+}
+
+// Tiles by words that were stored, which a warp reads.
+template <int kGroups>
+class StoredTiles {
+ public:
+  __device__ __forceinline__ StoredTiles(const TileWord<kGroups>* words, int count) : words_(words), word_(count) {}
+
+  __device__ __forceinline__ TileFound take() {
+    while (left_ == 0 && word_ > 0) {
+      // 32 words at a time: of long rows that a window sees little of, most are empty.
+      const int mine = word_ - 1 - lane_id();
+      const uint32_t some = mine < 0 ? 0 : words_[mine].some, filled = __ballot_sync(~0u, some != 0);
+      const int skipped = filled == 0 ? 32 : __ffs(static_cast<int>(filled)) - 1;
+      word_ = word_ - 1 - skipped;
+      if (filled == 0) continue;
+      left_ = __shfl_sync(~0u, some, skipped), whole_ = 0;
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) whole_ |= (words_[word_].whole[group] >> lane_id() & 1) << group;
+    }
+    if (left_ == 0) return {-1, 0};
+    const int bit = 31 - __clz(static_cast<int>(left_));
+    left_ &= ~(1u << bit);
+    return {32 * word_ + bit, __shfl_sync(~0u, whole_, bit)};
+  }
+
+ private:
+  const TileWord<kGroups>* words_;
+  int word_;
+  uint32_t left_ = 0, whole_ = 0;  // tiles of a word; what a lane's own tile is whole for
+};
+
+}  // namespace
+}  // namespace fagen

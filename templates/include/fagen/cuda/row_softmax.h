@@ -1,0 +1,127 @@
+// The running softmax of a warp's 16 rows where products run beside it: a lane's two rows are lane / 4 and lane / 4 + 8
+// (`half` 0 and 1). The numbers are those of softmax.h, but no largest score is looked for where none need be: the
+// reference of a row's first tile does for those that follow, as long as their weights stay small against what a float
+// can hold. Where one of the warp's rows outgrows that, its reference rises; and where weights overflowed, they are
+// computed again, from the largest score.
+#pragma once
+#include "fagen/cuda/softmax.h"
+
+namespace fagen {
+namespace {
+
+constexpr float kRoom = 12.0f;  // a lane's weights of a tile sum to 2^kRoom at most, beside 2^-shift
+
+class RowSoftmax {
+ public:
+  float reference[2], total[2];  // of total a lane's own part
+
+  // Rows that have seen nothing.
+  __device__ __forceinline__ void start() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) reference[half] = kLowest, total[half] = 0.0f;
+    settled_ = false;
+  }
+
+  // Rows that have seen a logit that takes weight to no value.
+  __device__ __forceinline__ void start(float sink, Scale scale) {
+    const float first = fmaxf(sink + scale.shift, kLowest);
+    const float weight = ptx::ex2(scale.exponent(sink, first));  // 0 of a sink of -inf
+#pragma unroll
+    for (int half = 0; half < 2; ++half) reference[half] = first, total[half] = threadIdx.x % 4 == 0 ? weight : 0.0f;
+    settled_ = false;
+  }
+
+  // Whether all of the warp's rows have a reference that is one of their scores'.
+  __device__ __forceinline__ bool settled() const { return settled_; }
+
+  // Scores become weights, against references that suit the largest of them. Sums so far are then to be rescaled, if
+  // `grown()`.
+  template <int kKeyTiles>
+  __device__ __forceinline__ void weigh_by_largest(float (&x)[kKeyTiles][4], Scale scale) {
+    // One row after the other, so that one's largest hides behind the other's exponentials.
+    by_largest<0>(x, scale);
+    by_largest<1>(x, scale);
+    settled_ = __all_sync(~0u, fminf(reference[0], reference[1]) > kLowest);
+  }
+
+  // The same, against the references as they are. False: they do not suit; x and this are of no use then.
+  template <int kKeyTiles>
+  __device__ __forceinline__ bool weigh(float (&x)[kKeyTiles][4], Scale scale) {
+    float low[2], high[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      low[half] = high[half] = 0.0f;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        low[half] += x[n][2 * half] = ptx::ex2(scale.exponent(x[n][2 * half], reference[half]));
+        high[half] += x[n][2 * half + 1] = ptx::ex2(scale.exponent(x[n][2 * half + 1], reference[half]));
+      }
+      low[half] += high[half];
+    }
+    grown_ = false;
+    // What is more than this of a tile asks for another reference; of NaN nothing is known.
+    const float most = ptx::ex2(kRoom - scale.shift * scale.turn);
+    if (__any_sync(~0u, !(low[0] <= most && low[1] <= most))) {
+      const bool lost = !(low[0] < kOverflown) || !(low[1] < kOverflown);
+      if (__any_sync(~0u, lost)) return false;
+      grown_ = true;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float sum = largest_of_row(low[half]);
+        const float now = reference[half] + (sum > most ? (log2f(sum) + scale.shift * scale.turn) / scale.turn : 0.0f);
+        decay_[half] = ptx::ex2((reference[half] - now) * scale.turn);
+        reference[half] = now;
+        total[half] *= decay_[half], low[half] *= decay_[half];
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) x[n][2 * half] *= decay_[half], x[n][2 * half + 1] *= decay_[half];
+      }
+    }
+    total[0] += low[0], total[1] += low[1];
+    return true;
+  }
+
+  // Whether a row of the warp has got another reference.
+  __device__ __forceinline__ bool grown() const { return grown_; }
+
+  template <int kValueTiles>
+  __device__ __forceinline__ void rescale(float (&o)[kValueTiles][4]) const {
+#pragma unroll
+    for (int n = 0; n < kValueTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o[n][e] *= decay_[e / 2];
+  }
+
+ private:
+  static constexpr float kOverflown = 0x1p100f;  // sums from which on weights may have been infinite, or lost all others
+
+  template <int kHalf, int kKeyTiles>
+  __device__ __forceinline__ void by_largest(float (&x)[kKeyTiles][4], Scale scale) {
+    float even = -kInfinity, odd = -kInfinity;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; n += 2) {
+      even = fmaxf(fmaxf(even, x[n][2 * kHalf]), x[n][2 * kHalf + 1]);
+      odd = fmaxf(fmaxf(odd, x[n + 1][2 * kHalf]), x[n + 1][2 * kHalf + 1]);
+    }
+    const float most = largest_of_row(fmaxf(even, odd)) * scale.unit + scale.shift;
+    const float before = reference[kHalf];
+    // While none of the warp's rows has grown by more than kSlack, all is left as it is (as FlashAttention-4 does).
+    const bool grown = __any_sync(~0u, (most - before) * scale.turn > kSlack);
+    const float now = grown ? fmaxf(before, most) : before;
+    decay_[kHalf] = ptx::ex2((before - now) * scale.turn);
+    reference[kHalf] = now;
+    grown_ = kHalf == 0 ? grown : grown_ || grown;
+    float low = 0.0f, high = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      low += x[n][2 * kHalf] = ptx::ex2(scale.exponent(x[n][2 * kHalf], now));
+      high += x[n][2 * kHalf + 1] = ptx::ex2(scale.exponent(x[n][2 * kHalf + 1], now));
+    }
+    total[kHalf] = fmaf(total[kHalf], decay_[kHalf], low + high);
+  }
+
+  float decay_[2];
+  bool grown_, settled_;
+};
+
+}  // namespace
+}  // namespace fagen

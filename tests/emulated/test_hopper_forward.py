@@ -1,0 +1,94 @@
+"""What Hopper's forward kernels do besides the check's cases: a block of threads that goes from one block of rows to
+another, copies of tensors that boxes cannot be cut from, tiles found beforehand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import torch
+
+from fagen.build import build
+from fagen.emulate import driver
+from fagen.errors import ToolchainError
+from fagen.toolchain import find_nvcc
+
+from .test_modules import load
+
+SPEC = """
+fagen: 1
+name: hopper
+target: sm_90a
+defaults: {dtype: f16, backward: false, tiles: {q: 64, kv: 32}}
+params:
+  left: {dtype: i32, shape: [H]}
+variants:
+  - {name: plain, head_dim: 72, value_dim: 40}
+  - {name: heads, head_dim: 64, layout: bhsd, mask: "causal and q - kv < left[h]"}
+"""
+
+
+@pytest.fixture(scope="module")
+def hopper(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
+    try:
+        find_nvcc()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("hopper")
+    (folder / "hopper.yaml").write_text(SPEC)
+    yield load(build(folder / "hopper.yaml", out=folder, check="off").folder, "hopper")
+    del sys.modules["hopper"]
+
+
+def drawn(q_len: int, kv_len: int, dim: int, value_dim: int, heads: int = 4) -> tuple[torch.Tensor, ...]:
+    shapes = ((2, q_len, heads, dim), (2, kv_len, 2, dim), (2, kv_len, 2, value_dim))
+    return tuple(torch.randn(shape).half() for shape in shapes)
+
+
+def close(got: tuple[torch.Tensor, ...], want: tuple[torch.Tensor, ...]) -> None:
+    torch.testing.assert_close(got[0].double(), want[0], atol=4e-3, rtol=4e-3)
+    torch.testing.assert_close(got[1].double(), want[1], atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("completions", ["earliest", "latest", "random"])
+def test_blocks_go_from_one_to_the_next(completions: str, hopper: ModuleType) -> None:
+    """24 blocks of rows on three multiprocessors, of one to five tiles each."""
+    for kv_len in (20, 33, 150):
+        q, k, v = drawn(130, kv_len, 72, 40)
+        with driver.use(hopper, completions=completions, seed=kv_len) as emulator:
+            got = hopper.plain(q, k, v, return_lse=True)
+        assert emulator.launches == 1
+        close(got, hopper.plain.reference(q, k, v, return_lse=True))
+
+
+def test_tensors_that_no_box_can_be_cut_from_are_copied(hopper: ModuleType) -> None:
+    q, k, v = drawn(70, 90, 72, 40)
+    want = hopper.plain.reference(q, k, v, return_lse=True)
+    odd = torch.empty(2 * 90 * 2 * 72 + 1, dtype=torch.half)[1:].view(k.shape)  # at no multiple of 16 bytes
+    odd.copy_(k)
+    spread = v.repeat_interleave(2, -1)[..., ::2]  # elements that are not adjacent
+    one_for_all = q[:1].expand(2, -1, -1, -1)  # steps of nothing
+    with driver.use(hopper):
+        close(hopper.plain(q, odd, spread, return_lse=True), want)
+        shared = hopper.plain(one_for_all, k, v, return_lse=True)
+    close(shared, hopper.plain.reference(one_for_all, k, v, return_lse=True))
+
+
+def test_tiles_are_found_for_each_head_that_the_mask_tells_apart(hopper: ModuleType) -> None:
+    q, k, v = (x.transpose(1, 2) for x in drawn(300, 1100, 64, 64))
+    left = torch.tensor([1, 40, 700, 5000]).int()
+    with driver.use(hopper) as emulator:
+        got = hopper.heads(q, k, v, left=left, return_lse=True)
+        counts = hopper.tile_counts("heads", q, k, left=left)
+    assert emulator.launches == 3
+    close(got, hopper.heads.reference(q, k, v, left=left, return_lse=True))
+    assert counts.total == 2 * 4 * 5 * 35 and counts.empty == 0
+
+
+def test_no_keys_and_no_queries(hopper: ModuleType) -> None:
+    with driver.use(hopper):
+        o, lse = hopper.plain(*drawn(5, 0, 72, 40), return_lse=True)
+        assert hopper.plain(*drawn(0, 5, 72, 40)).shape == (2, 0, 4, 40)
+    assert (o == 0).all() and (lse == -torch.inf).all()

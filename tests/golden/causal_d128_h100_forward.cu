@@ -1,0 +1,682 @@
+// causal_d128_h100, forward, of spec cards: rendered by fagen, do not edit.
+// mask: causal
+// score: s
+#include "fagen/cuda/math.h"
+#include "fagen/cuda/exclude.h"
+#include "fagen/cuda/fragment_rows.h"
+#include "fagen/cuda/group_tiles.h"
+#include "fagen/cuda/ring.h"
+#include "fagen/cuda/row_softmax.h"
+#include "fagen/cuda/shared_elements.h"
+#include "fagen/cuda/warp_scores.h"
+#include "fagen/ptx/tensor.h"
+#include "fagen/ptx/warpgroup.h"
+
+namespace fagen {
+namespace {
+
+using Element = Bf16;  // of q, k, v and o in memory
+
+constexpr int kHeadDim = 128;
+constexpr int kValueDim = 128;
+constexpr int kTileKv = 128;  // keys of a tile
+constexpr int kGroups = 2;  // warpgroups that multiply, 64 query rows each; one more feeds them
+constexpr int kStages = 2;  // tiles of K and V in shared memory
+
+constexpr int kTileQ = 64 * kGroups;
+constexpr int kThreads = 128 * (kGroups + 1);
+constexpr int kRowTiles = 1;  // of 16 rows, that a warp has
+constexpr int kKeyTiles = kTileKv / 8;
+constexpr int kValueTiles = kValueDim / 8;
+
+// Rows lie in shared memory in slabs of 64 elements, 128 bytes, the last one filled up with zeros.
+constexpr int kSlabBytes = 128;
+constexpr int kHeadSlabs = (kHeadDim + 63) / 64;
+constexpr int kValueSlabs = (kValueDim + 63) / 64;
+constexpr int kQBytes = 64 * kHeadSlabs * kSlabBytes;  // of a warpgroup
+constexpr int kKBytes = kTileKv * kHeadSlabs * kSlabBytes;
+constexpr int kVBytes = kTileKv * kValueSlabs * kSlabBytes;
+
+using Scores = float[kRowTiles][kKeyTiles][4];
+using Sums = float[kValueTiles][4];
+
+// Rows [i, i + rows) of head h in batch b against keys [j, j + keys).
+struct Block {
+  int32_t b, h, i, rows, j;
+  static constexpr int32_t keys = kTileKv;
+};
+
+// Whether the mask admits the pair at `row` and `column` of a block.
+__device__ __forceinline__ bool admits(const ForwardParams& p, const Block& at, int row, int column) {
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const int32_t i = at.i + row;
+  const int32_t q = i + kv_len - q_len;
+  const int32_t j = at.j + column;
+  const int32_t kv = j;
+  return (kv <= q) && j < kv_len;
+}
+
+// The same, of a block.
+__device__ __forceinline__ auto pair_test(const ForwardParams& p, const Block& at) {
+  return [&p, at](int row, int column) { return admits(p, at, row, column); };
+}
+
+// x (+)= q · k of 64 rows and 128 keys, 16 elements of each, both in shared memory.
+__device__ __forceinline__ void multiply_keys(float (&x)[kKeyTiles][4], uint64_t q, uint64_t k, uint32_t accumulate) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{ %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63 }, "
+      "%64, %65, p, 1, 1, 0, 0; }"
+      : "+f"(x[0][0]), "+f"(x[0][1]), "+f"(x[0][2]), "+f"(x[0][3]), "+f"(x[1][0]), "+f"(x[1][1]), "+f"(x[1][2]), "+f"(x[1][3]), "+f"(x[2][0]), "+f"(x[2][1]), "+f"(x[2][2]), "+f"(x[2][3]), "+f"(x[3][0]), "+f"(x[3][1]), "+f"(x[3][2]), "+f"(x[3][3]), "+f"(x[4][0]), "+f"(x[4][1]), "+f"(x[4][2]), "+f"(x[4][3]), "+f"(x[5][0]), "+f"(x[5][1]), "+f"(x[5][2]), "+f"(x[5][3]), "+f"(x[6][0]), "+f"(x[6][1]), "+f"(x[6][2]), "+f"(x[6][3]), "+f"(x[7][0]), "+f"(x[7][1]), "+f"(x[7][2]), "+f"(x[7][3]), "+f"(x[8][0]), "+f"(x[8][1]), "+f"(x[8][2]), "+f"(x[8][3]), "+f"(x[9][0]), "+f"(x[9][1]), "+f"(x[9][2]), "+f"(x[9][3]), "+f"(x[10][0]), "+f"(x[10][1]), "+f"(x[10][2]), "+f"(x[10][3]), "+f"(x[11][0]), "+f"(x[11][1]), "+f"(x[11][2]), "+f"(x[11][3]), "+f"(x[12][0]), "+f"(x[12][1]), "+f"(x[12][2]), "+f"(x[12][3]), "+f"(x[13][0]), "+f"(x[13][1]), "+f"(x[13][2]), "+f"(x[13][3]), "+f"(x[14][0]), "+f"(x[14][1]), "+f"(x[14][2]), "+f"(x[14][3]), "+f"(x[15][0]), "+f"(x[15][1]), "+f"(x[15][2]), "+f"(x[15][3])
+      : "l"(q), "l"(k), "r"(accumulate));
+}
+
+// o (+)= weights · v of 64 rows and 128 columns, 16 keys of each; the weights are in registers.
+__device__ __forceinline__ void multiply_values(float (&o)[kValueTiles][4], const uint32_t* w, uint64_t v,
+                                                uint32_t accumulate) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{ %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63 }, "
+      "{ %64, %65, %66, %67 }, %68, p, 1, 1, 1; }"
+      : "+f"(o[0][0]), "+f"(o[0][1]), "+f"(o[0][2]), "+f"(o[0][3]), "+f"(o[1][0]), "+f"(o[1][1]), "+f"(o[1][2]), "+f"(o[1][3]), "+f"(o[2][0]), "+f"(o[2][1]), "+f"(o[2][2]), "+f"(o[2][3]), "+f"(o[3][0]), "+f"(o[3][1]), "+f"(o[3][2]), "+f"(o[3][3]), "+f"(o[4][0]), "+f"(o[4][1]), "+f"(o[4][2]), "+f"(o[4][3]), "+f"(o[5][0]), "+f"(o[5][1]), "+f"(o[5][2]), "+f"(o[5][3]), "+f"(o[6][0]), "+f"(o[6][1]), "+f"(o[6][2]), "+f"(o[6][3]), "+f"(o[7][0]), "+f"(o[7][1]), "+f"(o[7][2]), "+f"(o[7][3]), "+f"(o[8][0]), "+f"(o[8][1]), "+f"(o[8][2]), "+f"(o[8][3]), "+f"(o[9][0]), "+f"(o[9][1]), "+f"(o[9][2]), "+f"(o[9][3]), "+f"(o[10][0]), "+f"(o[10][1]), "+f"(o[10][2]), "+f"(o[10][3]), "+f"(o[11][0]), "+f"(o[11][1]), "+f"(o[11][2]), "+f"(o[11][3]), "+f"(o[12][0]), "+f"(o[12][1]), "+f"(o[12][2]), "+f"(o[12][3]), "+f"(o[13][0]), "+f"(o[13][1]), "+f"(o[13][2]), "+f"(o[13][3]), "+f"(o[14][0]), "+f"(o[14][1]), "+f"(o[14][2]), "+f"(o[14][3]), "+f"(o[15][0]), "+f"(o[15][1]), "+f"(o[15][2]), "+f"(o[15][3])
+      : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v), "r"(accumulate));
+}
+
+// What goes with a tile of keys, or with one of values.
+struct Note {
+  static constexpr uint32_t kFirst = 1 << 8, kLast = 1 << 9, kStop = 1 << 10;  // of the block's tiles; no tile: the end
+
+  int32_t j;       // the first key
+  uint32_t flags;  // and bit g: no pair of warpgroup g is excluded
+};
+
+// What is where in shared memory.
+class Shared {
+ public:
+  static constexpr int kKeys = kGroups * kQBytes, kValues = kKeys + kStages * kKBytes;
+  static constexpr int kBarriers = kValues + kStages * kVBytes;
+  static constexpr int kNotes = kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes + 8 * kStages;
+  // Blocks of rows that are noted: when one is finished, tiles of so many more may be on their way.
+  static constexpr int kBlocks = kStages + 2;
+  static constexpr int kBytes = kNotes + 16 * kStages + 16 * kBlocks;
+
+  __device__ __forceinline__ explicit Shared(uint32_t start) : start_(start) {}
+
+  __device__ __forceinline__ uint32_t queries(int group) const { return start_ + group * kQBytes; }
+  __device__ __forceinline__ uint32_t keys(uint32_t stage) const { return start_ + kKeys + stage * kKBytes; }
+  __device__ __forceinline__ uint32_t values(uint32_t stage) const { return start_ + kValues + stage * kVBytes; }
+
+  // The rings of tiles; that of queries has a place for each warpgroup.
+  __device__ __forceinline__ Ring<kStages> of_keys() const { return {start_ + kBarriers}; }
+  __device__ __forceinline__ Ring<kStages> of_values() const { return {start_ + kBarriers + Ring<kStages>::kBytes}; }
+  __device__ __forceinline__ Ring<kGroups> of_queries() const { return {start_ + kBarriers + 2 * Ring<kStages>::kBytes}; }
+  // Of a tile of values: those that are no finite numbers have been seen to.
+  __device__ __forceinline__ uint32_t clean(uint32_t stage) const {
+    return start_ + kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes + 8 * stage;
+  }
+
+  __device__ __forceinline__ void note_keys(uint32_t stage, const Note& note) const {
+    ptx::st_shared_2x4(start_ + kNotes + 16 * stage, note.j, note.flags);
+  }
+  __device__ __forceinline__ Note keys_note(uint32_t stage) const {
+    const uint64_t x = ptx::ld_shared_8(start_ + kNotes + 16 * stage);
+    return {static_cast<int32_t>(x), __shfl_sync(~0u, static_cast<uint32_t>(x >> 32), 0)};
+  }
+  // Of values, a word for flags and one that says whether some were no finite numbers.
+  __device__ __forceinline__ uint32_t values_note(uint32_t stage) const { return start_ + kNotes + 16 * stage + 8; }
+
+  __device__ __forceinline__ void note_block(uint32_t number, const Block& block) const {
+    ptx::st_shared_16(start_ + kNotes + 16 * kStages + 16 * number, make_uint4(block.b, block.h, block.i, block.rows));
+  }
+  __device__ __forceinline__ Block block(uint32_t number) const {
+    const uint4 x = ptx::ld_shared_16(start_ + kNotes + 16 * kStages + 16 * number);
+    return {static_cast<int>(x.x), static_cast<int>(x.y), static_cast<int>(x.z), static_cast<int>(x.w), 0};
+  }
+
+ private:
+  uint32_t start_;
+};
+static_assert(Shared::kBytes == 164048, "what the launch asks for");
+
+// The blocks of query rows that there are, of a head and of all.
+__device__ __forceinline__ uint32_t row_blocks(const ForwardParams& p) {
+  return (static_cast<uint32_t>(p.shape.q_len) + kTileQ - 1) / kTileQ;
+}
+__device__ __forceinline__ uint32_t works(const ForwardParams& p) {
+  return row_blocks(p) * static_cast<uint32_t>(p.shape.heads) * static_cast<uint32_t>(p.shape.batch);
+}
+// One of them. Within sections of heads whose keys and values the second-level cache holds, the last rows, which mostly see
+// most, come first: what is left at the end is short.
+__device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work) {
+  constexpr int64_t kCache = 41943040, kKeyBytes = 2 * (kHeadDim + kValueDim);
+  const uint32_t heads = static_cast<uint32_t>(p.shape.heads), all = heads * static_cast<uint32_t>(p.shape.batch);
+  const uint32_t group = heads / static_cast<uint32_t>(p.shape.kv_heads), blocks = row_blocks(p);
+  const uint32_t held = static_cast<uint32_t>(least(kCache / kKeyBytes / greatest(p.shape.kv_len, 1), all)) * group;
+  const uint32_t most = held == 0 ? group : held < all ? held : all, section = work / (blocks * most);
+  const uint32_t first = section * most, rest = work - first * blocks, some = all - first < most ? all - first : most;
+  const uint32_t head = first + rest % some;
+  const int32_t i = static_cast<int32_t>(blocks - 1 - rest / some) * kTileQ;
+  const int32_t left = static_cast<int32_t>(p.shape.q_len) - i, rows = left < kTileQ ? left : kTileQ;
+  return {static_cast<int32_t>(head / heads), static_cast<int32_t>(head % heads), i, rows, 0};
+}
+
+// Blocks are drawn: whoever is free takes the next. A word before the tiles counts them.
+__device__ __forceinline__ uint32_t next_work(const ForwardParams& p, uint32_t) {
+  uint32_t drawn = 0;
+  if (lane_id() == 0) drawn = atomicAdd(static_cast<uint32_t*>(p.workspace), 1);
+  return gridDim.x + __shfl_sync(~0u, drawn, 0);
+}
+__device__ __forceinline__ int32_t key_head(const ForwardParams& p, int32_t h) {
+  return h / (static_cast<int32_t>(p.shape.heads) / static_cast<int32_t>(p.shape.kv_heads));
+}
+
+// What makes scores exponents of weights.
+__device__ __forceinline__ Scale scale_of(const ForwardParams& p) { return {fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e, 1.0f, (kRoom + static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len))))}; }
+
+// The part of a block that a warpgroup has, and a warp.
+__device__ __forceinline__ Block part_of(Block at, int first, int rows) {
+  at.rows = at.rows - first < rows ? at.rows - first : rows;
+  at.i += first;
+  return at;
+}
+
+// The tile at key j.
+__device__ __forceinline__ Block at_key(Block at, int j) {
+  at.j = j;
+  return at;
+}
+
+// Of a block's pairs, what the mask admits.
+__device__ __forceinline__ Tri mask_test(const ForwardParams& p, const Block& at) {
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const Span q = Span{at.i, at.i + at.rows - 1} + Span{kv_len - q_len};
+  const Span kv{at.j, least(at.j + at.keys, kv_len) - 1};
+  bool admits = false;
+  {
+    Pairs pairs(q, kv);
+    pairs.difference.at_least(0);
+    if (pairs.narrow()) admits = true;
+  }
+  if (!admits) return Tri::kNone;
+  bool refuses = false;
+  {
+    Pairs pairs(q, kv);
+    pairs.difference.at_most(-1);
+    if (pairs.narrow()) refuses = true;
+  }
+  return refuses ? Tri::kSome : Tri::kAll;
+}
+
+// The same, and no key past the end.
+__device__ __forceinline__ Tri tile_test(const ForwardParams& p, const Block& at) {
+  if (at.j >= p.shape.kv_len) return Tri::kNone;
+  const Tri admitted = mask_test(p, at);
+  return at.j + at.keys > p.shape.kv_len ? admitted & Tri::kSome : admitted;
+}
+
+// What the mask admits of a tile's pairs with a warpgroup's rows.
+__device__ __forceinline__ Tri group_test(const ForwardParams& p, const Block& at, int tile, int group) {
+  const Block part = part_of(at, 64 * group, 64);
+  return part.rows > 0 ? tile_test(p, at_key(part, tile * kTileKv)) : Tri::kNone;
+}
+
+constexpr int kCounterBytes = 16;  // before them
+
+// Where the tiles of a block of rows are, which another kernel has found: rows of blocks of each batch entry.
+__device__ __forceinline__ int tile_words(const ForwardParams& p) {
+  const int tiles = (static_cast<int>(p.shape.kv_len) + kTileKv - 1) / kTileKv;
+  return tiles == 0 ? 1 : (tiles + 31) / 32;
+}
+__device__ __forceinline__ TileWord<kGroups>* stored_words(const ForwardParams& p, const Block& at) {
+  const int64_t row = static_cast<int64_t>(at.b) * row_blocks(p) + at.i / kTileQ;
+  return reinterpret_cast<TileWord<kGroups>*>(static_cast<char*>(p.workspace) + kCounterBytes) + row * tile_words(p);
+}
+
+// A warp that has tiles copied, in the order in which they are needed.
+class Feeder {
+ public:
+  __device__ __forceinline__ Feeder(const ForwardParams& p, const ptx::TensorMap& q, const ptx::TensorMap& k,
+                                    const ptx::TensorMap& v, const Shared& shared)
+      : p_(p), q_(q), k_(k), v_(v), shared_(shared) {}
+
+  __device__ __forceinline__ void run() {
+    const ForwardParams& p = p_;
+    for (uint32_t work = blockIdx.x; work < works(p); work = next_work(p, work), block_.next()) {
+      const Block block = block_of(p, work);
+      StoredTiles<kGroups> tiles(stored_words(p, block), tile_words(p));
+      TileFound found = tiles.take();
+      // Rows that see no key at all visit a tile all the same, one past the end, which leaves them zeros.
+      if (found.tile < 0) found = {static_cast<int>(p.shape.kv_len) / kTileKv + 1, 0};
+      for (uint32_t first = Note::kFirst; found.tile >= 0; first = 0) {
+        const TileFound after = tiles.take();
+        const uint32_t last = after.tile < 0 ? Note::kLast : 0;
+        shared_.of_keys().wait_empty(keys_);
+        if (first != 0 && lane_id() == 0) shared_.note_block(block_.stage(), block);
+        send_keys({found.tile * kTileKv, found.whole | first | last}, block);
+        send_values();
+        if (first != 0) send_queries(block);
+        waiting_ = {found.tile * kTileKv, found.whole, block.b, key_head(p_, block.h), 1};
+        found = after;
+      }
+    }
+    send_values();
+    shared_.of_keys().wait_empty(keys_);
+    if (lane_id() == 0) {
+      shared_.note_keys(keys_.stage(), {0, Note::kStop});
+      ptx::mbarrier_arrive(shared_.of_keys().full(keys_.stage()));
+    }
+    shared_.of_values().wait_empty(values_);
+    if (lane_id() == 0) {
+      ptx::st_shared_2x4(shared_.values_note(values_.stage()), Note::kStop, 0);
+      ptx::mbarrier_arrive(shared_.of_values().full(values_.stage()));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void send_keys(const Note& note, const Block& block) {
+    if (lane_id() == 0) {
+      const uint32_t full = shared_.of_keys().full(keys_.stage());
+      shared_.note_keys(keys_.stage(), note);
+      ptx::mbarrier_arrive_expect(full, kKBytes);
+#pragma unroll 1
+      for (int slab = 0; slab < kHeadSlabs; ++slab)
+        ptx::copy_box(shared_.keys(keys_.stage()) + slab * kTileKv * kSlabBytes, k_, full, 64 * slab, note.j,
+                      key_head(p_, block.h), block.b);
+    }
+    __syncwarp();
+    keys_.next();
+  }
+
+  __device__ __forceinline__ void send_queries(const Block& block) {
+    for (int group = 0; group < kGroups; ++group) {
+      const uint32_t full = shared_.of_queries().full(group);
+      ptx::mbarrier_wait(shared_.of_queries().empty(group), queries_.parity() ^ 1);
+      if (lane_id() == 0) {
+        ptx::mbarrier_arrive_expect(full, kQBytes);
+#pragma unroll 1
+        for (int slab = 0; slab < kHeadSlabs; ++slab)
+          ptx::copy_box(shared_.queries(group) + slab * 64 * kSlabBytes, q_, full, 64 * slab, block.i + 64 * group, block.h,
+                        block.b);
+      }
+      __syncwarp();
+    }
+    queries_.next();
+  }
+
+  // Those of the tile that waits, if one does: the next one's keys are needed before them, but not its queries, which wait
+  // for the last ones.
+  __device__ __forceinline__ void send_values() {
+    if (waiting_.any == 0) return;
+    shared_.of_values().wait_empty(values_);
+    if (lane_id() == 0) {
+      const uint32_t full = shared_.of_values().full(values_.stage());
+      ptx::st_shared_2x4(shared_.values_note(values_.stage()), waiting_.whole, 0);
+      ptx::mbarrier_arrive_expect(full, kVBytes);
+#pragma unroll 1
+      for (int slab = 0; slab < kValueSlabs; ++slab)
+        ptx::copy_box(shared_.values(values_.stage()) + slab * kTileKv * kSlabBytes, v_, full, 64 * slab, waiting_.j,
+                      waiting_.hk, waiting_.b);
+    }
+    __syncwarp();
+    values_.next();
+    waiting_.any = 0;
+  }
+
+  struct Values {
+    int32_t j;
+    uint32_t whole;
+    int32_t b, hk, any;
+  };
+
+  const ForwardParams& p_;
+  const ptx::TensorMap &q_, &k_, &v_;
+  const Shared shared_;
+  Turn<kStages> keys_, values_;
+  Turn<1> queries_;
+  Turn<Shared::kBlocks> block_;
+  Values waiting_{};
+};
+
+constexpr uint32_t kAllGroups = (1 << kGroups) - 1;
+constexpr int kScreeners = 3;  // warps that look for values that are no finite numbers
+
+// Where the mask excludes pairs, such values must not meet weights: 0 times NaN is NaN. Zeros take their place.
+__device__ __forceinline__ void screen(const Shared& shared, int screener) {
+  for (Turn<kStages> turn;; turn.next()) {
+    shared.of_values().wait_full(turn);
+    const uint32_t note = shared.values_note(turn.stage());
+    const uint32_t flags = __shfl_sync(~0u, ptx::ld_shared_4(note), 0);
+    if (flags == Note::kStop) return;
+    if (flags != kAllGroups) {
+      const bool found =
+          clear_nonfinite<Element, 32 * kScreeners>(shared.values(turn.stage()), kVBytes, 32 * screener + lane_id());
+      if (found) ptx::fence_proxy();  // products read them by another way
+      if (__any_sync(~0u, found) && lane_id() == 0) ptx::or_shared_4(note + 4, 1);
+    }
+    __syncwarp();
+    if (lane_id() == 0) {
+      ptx::mbarrier_arrive(shared.clean(turn.stage()));
+      ptx::mbarrier_arrive(shared.of_values().empty(turn.stage()));
+    }
+  }
+}
+
+// The score of one pair.
+__device__ __forceinline__ float score_of(const ForwardParams& p, const Block& at, int row, int column) {
+  const auto q_row = RowsOf<Element::Type>::of(p.q, at.b, at.h), k_row = RowsOf<Element::Type>::of(p.k, at.b, key_head(p, at.h));
+  const auto* const a = reinterpret_cast<const uint16_t*>(q_row.data + (at.i + row) * q_row.stride);
+  const auto* const c = reinterpret_cast<const uint16_t*>(k_row.data + (at.j + column) * k_row.stride);
+  float score = 0.0f;
+#pragma unroll 1
+  for (int d = 0; d < kHeadDim; ++d)
+    score = fmaf(Element::value(a[d * q_row.stride_d]), Element::value(c[d * k_row.stride_d]), score);
+  const float s = score * p.scale;
+  return s;
+}
+
+// Keys of a block's tiles that had values which were no finite numbers.
+struct KeysToMend {
+  int32_t first = 0x7fffffff, last = 0;
+};
+
+// Adds to o what values that are no finite numbers make of it, for a warp's rows and the keys of a range. A product with
+// such a value does not depend on how large a weight is, but on whether it is 0: on whether the score is -inf. Each lane
+// has columns of its own.
+__device__ __forceinline__ void mend_rows(const ForwardParams& p, const Block& part, const KeysToMend& keys) {
+  __syncwarp();  // the rows are written
+  const auto v = RowsOf<Element::Type>::of(p.v, part.b, key_head(p, part.h)), o = RowsOf<Element::Type>::of(p.o, part.b, part.h);
+  const float* const lse = p.lse + (static_cast<int64_t>(part.b) * p.shape.heads + part.h) * p.shape.q_len + part.i;
+#pragma unroll 1
+  for (int j = keys.first; j < keys.last && j < p.shape.kv_len; ++j)
+#pragma unroll 1
+    for (int d = lane_id(); d < kValueDim; d += 32) {
+      const uint16_t value = reinterpret_cast<const uint16_t*>(v.data + j * v.stride)[d * v.stride_d];
+      if (Element::finite(value)) continue;
+#pragma unroll 1
+      for (int row = 0; row < part.rows; ++row) {
+        if (lse[row] == -kInfinity || !admits(p, at_key(part, j), row, 0)) continue;
+        const float weight = score_of(p, at_key(part, j), row, 0) == -kInfinity ? 0.0f : 1.0f;
+        auto& sum = reinterpret_cast<uint16_t*>(o.data + (part.i + row) * o.stride)[d * o.stride_d];
+        sum = static_cast<uint16_t>(Element::pack(Element::value(sum) + weight * Element::value(value), 0.0f));
+      }
+    }
+}
+
+// Writes lse of rows whose keys have all been seen. What their sums are to be multiplied with: 0 where there are none.
+__device__ __forceinline__ void close_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax,
+                                           float (&factor)[2]) {
+  const int lane = lane_id();
+  float* const lse = p.lse + (static_cast<int64_t>(part.b) * p.shape.heads + part.h) * p.shape.q_len + part.i;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float total = sum_of_row(softmax.total[half]);
+    factor[half] = total == 0.0f ? 0.0f : 1.0f / total;
+    if (lane % 4 == 0 && lane / 4 + 8 * half < part.rows)
+      lse[lane / 4 + 8 * half] = total == 0.0f ? -kInfinity : (softmax.reference[half] * 1.0f + log2f(total)) * kLn2;
+  }
+}
+
+// Writes o of these rows.
+__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, const float (&factor)[2], Sums& o) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    if (factor[half] == 0.0f) {
+      // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
+#pragma unroll
+      for (int n = 0; n < kValueTiles; ++n) o[n][2 * half] = 0.0f, o[n][2 * half + 1] = 0.0f;
+    }
+  store_fragments<Element>(RowsOf<Element::Type>::of(p.o, part.b, part.h), part.i, part.rows, o, factor);
+}
+
+// A warpgroup that multiplies: scores of the next tile beside sums of this one, of whichever blocks they are.
+class Multiplier {
+ public:
+  __device__ __forceinline__ Multiplier(const ForwardParams& p, const Shared& shared, int group)
+      : p_(p), shared_(shared), group_(group) {}
+
+  __device__ __forceinline__ void run() {
+    if (group_ == kGroups - 1) pass_turn();
+    Scores x;
+    Sums o;
+    RowSoftmax softmax;
+    uint32_t weights[2 * kKeyTiles];
+    Note now = take();
+    start_scores(now, x);
+    ptx::wait_for_products<0>();
+    ptx::settle(x[0]);
+    start(softmax);
+    weigh(softmax, x, now);
+    release_keys(now);
+    pack(weights, x);
+    for (;;) {
+      const Note next = take();
+      if ((next.flags & Note::kStop) != 0) break;
+      const bool another = (next.flags & Note::kFirst) != 0;  // block of rows
+      ptx::sync_named<256>(1 + group_);
+      start_scores(next, x);
+      pass_turn();
+      start_sums(now, weights, o);
+      ptx::wait_for_products<1>();
+      ptx::settle(x[0]);
+      float factor[2];
+      if (another) {
+        close_rows(p_, part_of_block(block_.stage()), softmax, factor);
+        block_.next();
+        start(softmax);
+      }
+      weigh(softmax, x, next);
+      release_keys(next);
+      ptx::wait_for_products<0>();
+      ptx::settle(o);
+      release_values();
+      if (another) {
+        finish(block_.before(), factor, o);
+      } else if (softmax.grown()) {
+        softmax.rescale(o);
+      }
+      pack(weights, x);
+      now = next;
+    }
+    start_sums(now, weights, o);
+    float factor[2];
+    close_rows(p_, part_of_block(block_.stage()), softmax, factor);
+    ptx::wait_for_products<0>();
+    ptx::settle(o);
+    release_values();
+    finish(block_.stage(), factor, o);
+    if (group_ == 0) ptx::sync_named<256>(1);  // whose turn it would be
+  }
+
+ private:
+  // Warpgroups take turns in starting products: while one multiplies, another has its exponentials computed.
+  __device__ __forceinline__ void pass_turn() const { ptx::arrive_named<256>(1 + (group_ + 1) % kGroups); }
+
+  // The next tile, when its keys have come.
+  __device__ __forceinline__ Note take() {
+    shared_.of_keys().wait_full(keys_);
+    return shared_.keys_note(keys_.stage());
+  }
+
+  __device__ __forceinline__ void start_scores(const Note& note, Scores& x) {
+    const uint32_t queries = shared_.queries(group_), keys = shared_.keys(keys_.stage());
+    if ((note.flags & Note::kFirst) != 0) {
+      ptx::mbarrier_wait(shared_.of_queries().full(group_), queries_.parity());
+      queries_.next();
+      // The largest score of a row is that of the largest q · k: of a scale below kLeastUnit, q takes the sign and what
+      // the unit has too much.
+      if (!(p_.scale >= kLeastUnit)) {
+        multiply_elements<Element, 128>(queries, kQBytes, static_cast<int>(threadIdx.x % 128), p_.scale <= -kLeastUnit ? -1.0f : p_.scale / kLeastUnit);
+        ptx::fence_proxy();  // products read them by another way
+        ptx::sync_named<128>(1 + kGroups + group_);
+      }
+    }
+    const uint64_t a = ptx::rows_operand(queries), b = ptx::rows_operand(keys);
+    ptx::fence_products();
+#pragma unroll
+    for (int d = 0; d < (kHeadDim + 15) / 16; ++d)
+      multiply_keys(x[0], a + ((d / 4 * 64 * kSlabBytes + d % 4 * 32) >> 4),
+                    b + ((d / 4 * kTileKv * kSlabBytes + d % 4 * 32) >> 4), d > 0);
+    ptx::commit_products();
+  }
+
+  // o (+)= weights · v of the tile whose weights those are.
+  __device__ __forceinline__ void start_sums(const Note& note, const uint32_t (&weights)[2 * kKeyTiles], Sums& o) {
+    shared_.of_values().wait_full(values_);
+    if ((note.flags & kAllGroups) != kAllGroups) {
+      ptx::mbarrier_wait(shared_.clean(values_.stage()), values_.parity());
+      if (ptx::ld_shared_4(shared_.values_note(values_.stage()) + 4) != 0) {
+        mend_.first = note.j;
+        mend_.last = mend_.last < note.j + kTileKv ? note.j + kTileKv : mend_.last;
+      }
+    }
+    const uint64_t v = ptx::columns_operand(shared_.values(values_.stage()), kTileKv * kSlabBytes);
+    ptx::fence_products();
+#pragma unroll
+    for (int n = 0; n < kTileKv / 16; ++n)
+      multiply_values(o, weights + 4 * n, v + n * (16 * kSlabBytes >> 4), n > 0 || (note.flags & Note::kFirst) == 0);
+    ptx::commit_products();
+  }
+
+  __device__ __forceinline__ void release_keys(const Note& note) {
+    __syncwarp();  // all lanes have read the note
+    if (lane_id() == 0) {
+      ptx::mbarrier_arrive(shared_.of_keys().empty(keys_.stage()));
+      if ((note.flags & Note::kLast) != 0) ptx::mbarrier_arrive(shared_.of_queries().empty(group_));
+    }
+    keys_.next();
+  }
+  __device__ __forceinline__ void release_values() {
+    __syncwarp();
+    if (lane_id() == 0) ptx::mbarrier_arrive(shared_.of_values().empty(values_.stage()));
+    values_.next();
+  }
+
+  __device__ __forceinline__ void start(RowSoftmax& softmax) const {
+    softmax.start();
+  }
+
+  // From q · k to weights. Where those have overflowed, the warp multiplies its rows with the keys again.
+  __device__ __forceinline__ void weigh(RowSoftmax& softmax, Scores& x, const Note& note) const {
+    for (bool again = false;; again = true) {
+      if ((note.flags >> group_ & 1) == 0) exclude_pairs(x, pair_test(p_, part_at(note)));
+      if (again || !softmax.settled()) return softmax.weigh_by_largest(x[0], scale_of(p_));
+      if (softmax.weigh(x[0], scale_of(p_))) return;
+      multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(group_) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
+                                          shared_.keys(keys_.stage()), kTileKv * kSlabBytes);
+    }
+  }
+
+  __device__ __forceinline__ void pack(uint32_t (&weights)[2 * kKeyTiles], const Scores& x) const {
+#pragma unroll
+    for (int n = 0; n < 2 * kKeyTiles; ++n) weights[n] = Element::pack(x[0][n / 2][n % 2 * 2], x[0][n / 2][n % 2 * 2 + 1]);
+  }
+
+  // The warp's rows of a block, and the pairs that the scores are of.
+  __device__ __forceinline__ Block part_of_block(uint32_t number) const {
+    return part_of(shared_.block(number), 64 * group_ + warp_id() % 4 * 16, 16);
+  }
+  __device__ __forceinline__ Block part_at(const Note& note) const {
+    Block part = part_of_block(block_.stage());
+    part.j = note.j;
+    return part;
+  }
+
+  __device__ __forceinline__ void finish(uint32_t block, const float (&factor)[2], Sums& o) {
+    const Block part = part_of_block(block);
+    write_rows(p_, part, factor, o);
+    if (mend_.last != 0) {
+      mend_rows(p_, part, mend_);
+      mend_ = KeysToMend{};
+    }
+  }
+
+  const ForwardParams& p_;
+  const Shared shared_;
+  const int group_;
+  Turn<kStages> keys_, values_;
+  Turn<1> queries_;
+  Turn<Shared::kBlocks> block_;  // of rows, that the scores are of
+  KeysToMend mend_;
+};
+
+}  // namespace
+}  // namespace fagen
+
+extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
+    fagen_causal_d128_h100_forward(const __grid_constant__ fagen::ForwardParams p, const __grid_constant__ fagen::ptx::TensorMap q,
+                             const __grid_constant__ fagen::ptx::TensorMap k,
+                             const __grid_constant__ fagen::ptx::TensorMap v) {
+  using namespace fagen;
+  extern __shared__ __align__(1024) char memory[];
+  const Shared shared(ptx::shared_address(memory));
+  if (threadIdx.x == 0) {
+    shared.of_keys().make(1, 4 * kGroups);
+    shared.of_values().make(1, 4 * kGroups + kScreeners);
+    shared.of_queries().make(1, 4);
+    for (uint32_t stage = 0; stage < kStages; ++stage) ptx::mbarrier_init(shared.clean(stage), kScreeners);
+    ptx::fence_mbarrier_init();
+  }
+  ptx::sync_block();
+  const int warp = __shfl_sync(~0u, warp_id(), 0);
+  if (warp < 4) {
+    ptx::give_up_registers<24>();
+    if (warp == 0) Feeder(p, q, k, v, shared).run();
+    else screen(shared, warp - 1);
+  } else {
+    ptx::take_registers<240>();
+    Multiplier(p, shared, warp / 4 - 1).run();
+  }
+}
+
+// Adds up how the mask falls into tiles: total, full, partial, and of those the empty ones. By a warp.
+extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
+    fagen_causal_d128_h100_tile_counts(const __grid_constant__ fagen::ForwardParams p, int64_t* counts) {
+  using namespace fagen;
+  if (threadIdx.x >= 32) return;
+  const int total = (static_cast<int>(p.shape.kv_len) + kTileKv - 1) / kTileKv;
+  unsigned long long full = 0, partial = 0, empty = 0;
+  const Block block = block_of(p, blockIdx.x);
+  const int groups = (block.rows + 63) / 64;  // that have rows
+  for (int word = 0; word < tile_words(p); ++word) {
+    const auto found = ask_for_tiles<kGroups>(word, [&](int tile, int group) { return group_test(p, block, tile, group); });
+    uint32_t whole = found.some;
+    for (int group = 0; group < groups; ++group) whole &= found.whole[group];
+    full += __popc(whole);
+    for (uint32_t left = found.some & ~whole; left != 0; left &= left - 1) {
+      const int tile = 32 * word + __ffs(static_cast<int>(left)) - 1;
+      bool any = false;
+#pragma unroll 1
+      for (int pair = lane_id(); pair < block.rows * kTileKv; pair += 32)
+        any |= admits(p, at_key(block, tile * kTileKv), pair / kTileKv, pair % kTileKv);
+      ++partial;
+      empty += !__any_sync(~0u, any);
+    }
+  }
+  if (threadIdx.x == 0) {
+    auto* const sums = reinterpret_cast<unsigned long long*>(counts);
+    atomicAdd(sums, static_cast<unsigned long long>(total));
+    atomicAdd(sums + 1, full);
+    atomicAdd(sums + 2, partial);
+    atomicAdd(sums + 3, empty);
+  }
+}
+
+// Finds them, a warp for 32 tiles of a block of rows.
+extern "C" __global__ void __launch_bounds__(128) fagen_causal_d128_h100_find_tiles(const __grid_constant__ fagen::ForwardParams p) {
+  using namespace fagen;
+  const uint32_t count = static_cast<uint32_t>(tile_words(p)), blocks = row_blocks(p);
+  if (blockIdx.x == 0 && threadIdx.x == 0) *static_cast<uint32_t*>(p.workspace) = 0;  // blocks that are drawn
+  uint32_t work = blockIdx.x * 4 + warp_id();
+  const int word = static_cast<int>(work % count);
+  work /= count;
+  const int32_t i = static_cast<int32_t>(work % blocks) * kTileQ, left = static_cast<int32_t>(p.shape.q_len) - i;
+  work /= blocks;
+  if (work >= static_cast<uint32_t>(p.shape.batch)) return;
+  const Block block{ static_cast<int32_t>(work), 0, i, left < kTileQ ? left : kTileQ, 0};
+  const auto found = ask_for_tiles<kGroups>(word, [&](int tile, int group) { return group_test(p, block, tile, group); });
+  if (lane_id() == 0) stored_words(p, block)[word] = found;
+}

@@ -1,0 +1,516 @@
+// plain_d72_h100, forward, of spec cards: rendered by fagen, do not edit.
+// mask: none
+// score: alibi(slope)
+#include "fagen/cuda/array.h"
+#include "fagen/cuda/math.h"
+#include "fagen/cuda/exclude.h"
+#include "fagen/cuda/fragment_rows.h"
+#include "fagen/cuda/group_tiles.h"
+#include "fagen/cuda/ring.h"
+#include "fagen/cuda/row_softmax.h"
+#include "fagen/cuda/shared_elements.h"
+#include "fagen/cuda/warp_scores.h"
+#include "fagen/ptx/tensor.h"
+#include "fagen/ptx/warpgroup.h"
+
+namespace fagen {
+namespace {
+
+using Element = F16;  // of q, k, v and o in memory
+
+constexpr int kHeadDim = 72;
+constexpr int kValueDim = 104;
+constexpr int kTileKv = 192;  // keys of a tile
+constexpr int kGroups = 2;  // warpgroups that multiply, 64 query rows each; one more feeds them
+constexpr int kStages = 2;  // tiles of K and V in shared memory
+
+constexpr int kTileQ = 64 * kGroups;
+constexpr int kThreads = 128 * (kGroups + 1);
+constexpr int kRowTiles = 1;  // of 16 rows, that a warp has
+constexpr int kKeyTiles = kTileKv / 8;
+constexpr int kValueTiles = kValueDim / 8;
+
+// Rows lie in shared memory in slabs of 64 elements, 128 bytes, the last one filled up with zeros.
+constexpr int kSlabBytes = 128;
+constexpr int kHeadSlabs = (kHeadDim + 63) / 64;
+constexpr int kValueSlabs = (kValueDim + 63) / 64;
+constexpr int kQBytes = 64 * kHeadSlabs * kSlabBytes;  // of a warpgroup
+constexpr int kKBytes = kTileKv * kHeadSlabs * kSlabBytes;
+constexpr int kVBytes = kTileKv * kValueSlabs * kSlabBytes;
+
+using Scores = float[kRowTiles][kKeyTiles][4];
+using Sums = float[kValueTiles][4];
+
+// Rows [i, i + rows) of head h in batch b against keys [j, j + keys).
+struct Block {
+  int32_t b, h, i, rows, j;
+};
+
+// From q · k to scores. Of pairs that the mask excludes too.
+__device__ __forceinline__ void score(const ForwardParams& p, const Block& at, Scores& x) {
+  const Array<const float, 1> slope_at(p.params[0]);
+  const int32_t h = at.h;
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const int lane = lane_id();
+  // Columns first, so that what is of a key is not kept for the next row.
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      int32_t j = at.j + 8 * n + 2 * (lane % 4) + c;
+      ptx::hide(j);
+      const int32_t kv = j;
+#pragma unroll
+      for (int row = 0; row < 2 * kRowTiles; ++row) {
+        float& score = x[row / 2][n][row % 2 * 2 + c];
+        const int32_t i = at.i + 8 * row + lane / 4;
+        const int32_t q = i + kv_len - q_len;
+        const float s = score * p.scale;
+        const float slope_at_h = slope_at.load(h);
+        score = s - slope_at_h * static_cast<float>(abs(q - kv));
+      }
+    }
+}
+
+// Whether the mask admits the pair at `row` and `column` of a block.
+__device__ __forceinline__ bool admits(const ForwardParams& p, const Block& at, int row, int column) {
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const int32_t j = at.j + column;
+  return j < kv_len;
+}
+
+// The same, of a block.
+__device__ __forceinline__ auto pair_test(const ForwardParams& p, const Block& at) {
+  return [&p, at](int row, int column) { return admits(p, at, row, column); };
+}
+
+// x (+)= q · k of 64 rows and 192 keys, 16 elements of each, both in shared memory.
+__device__ __forceinline__ void multiply_keys(float (&x)[kKeyTiles][4], uint64_t q, uint64_t k, uint32_t accumulate) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %98, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 "
+      "{ %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95 }, "
+      "%96, %97, p, 1, 1, 0, 0; }"
+      : "+f"(x[0][0]), "+f"(x[0][1]), "+f"(x[0][2]), "+f"(x[0][3]), "+f"(x[1][0]), "+f"(x[1][1]), "+f"(x[1][2]), "+f"(x[1][3]), "+f"(x[2][0]), "+f"(x[2][1]), "+f"(x[2][2]), "+f"(x[2][3]), "+f"(x[3][0]), "+f"(x[3][1]), "+f"(x[3][2]), "+f"(x[3][3]), "+f"(x[4][0]), "+f"(x[4][1]), "+f"(x[4][2]), "+f"(x[4][3]), "+f"(x[5][0]), "+f"(x[5][1]), "+f"(x[5][2]), "+f"(x[5][3]), "+f"(x[6][0]), "+f"(x[6][1]), "+f"(x[6][2]), "+f"(x[6][3]), "+f"(x[7][0]), "+f"(x[7][1]), "+f"(x[7][2]), "+f"(x[7][3]), "+f"(x[8][0]), "+f"(x[8][1]), "+f"(x[8][2]), "+f"(x[8][3]), "+f"(x[9][0]), "+f"(x[9][1]), "+f"(x[9][2]), "+f"(x[9][3]), "+f"(x[10][0]), "+f"(x[10][1]), "+f"(x[10][2]), "+f"(x[10][3]), "+f"(x[11][0]), "+f"(x[11][1]), "+f"(x[11][2]), "+f"(x[11][3]), "+f"(x[12][0]), "+f"(x[12][1]), "+f"(x[12][2]), "+f"(x[12][3]), "+f"(x[13][0]), "+f"(x[13][1]), "+f"(x[13][2]), "+f"(x[13][3]), "+f"(x[14][0]), "+f"(x[14][1]), "+f"(x[14][2]), "+f"(x[14][3]), "+f"(x[15][0]), "+f"(x[15][1]), "+f"(x[15][2]), "+f"(x[15][3]), "+f"(x[16][0]), "+f"(x[16][1]), "+f"(x[16][2]), "+f"(x[16][3]), "+f"(x[17][0]), "+f"(x[17][1]), "+f"(x[17][2]), "+f"(x[17][3]), "+f"(x[18][0]), "+f"(x[18][1]), "+f"(x[18][2]), "+f"(x[18][3]), "+f"(x[19][0]), "+f"(x[19][1]), "+f"(x[19][2]), "+f"(x[19][3]), "+f"(x[20][0]), "+f"(x[20][1]), "+f"(x[20][2]), "+f"(x[20][3]), "+f"(x[21][0]), "+f"(x[21][1]), "+f"(x[21][2]), "+f"(x[21][3]), "+f"(x[22][0]), "+f"(x[22][1]), "+f"(x[22][2]), "+f"(x[22][3]), "+f"(x[23][0]), "+f"(x[23][1]), "+f"(x[23][2]), "+f"(x[23][3])
+      : "l"(q), "l"(k), "r"(accumulate));
+}
+
+// o (+)= weights · v of 64 rows and 104 columns, 16 keys of each; the weights are in registers.
+__device__ __forceinline__ void multiply_values(float (&o)[kValueTiles][4], const uint32_t* w, uint64_t v,
+                                                uint32_t accumulate) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %57, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n104k16.f32.f16.f16 "
+      "{ %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51 }, "
+      "{ %52, %53, %54, %55 }, %56, p, 1, 1, 1; }"
+      : "+f"(o[0][0]), "+f"(o[0][1]), "+f"(o[0][2]), "+f"(o[0][3]), "+f"(o[1][0]), "+f"(o[1][1]), "+f"(o[1][2]), "+f"(o[1][3]), "+f"(o[2][0]), "+f"(o[2][1]), "+f"(o[2][2]), "+f"(o[2][3]), "+f"(o[3][0]), "+f"(o[3][1]), "+f"(o[3][2]), "+f"(o[3][3]), "+f"(o[4][0]), "+f"(o[4][1]), "+f"(o[4][2]), "+f"(o[4][3]), "+f"(o[5][0]), "+f"(o[5][1]), "+f"(o[5][2]), "+f"(o[5][3]), "+f"(o[6][0]), "+f"(o[6][1]), "+f"(o[6][2]), "+f"(o[6][3]), "+f"(o[7][0]), "+f"(o[7][1]), "+f"(o[7][2]), "+f"(o[7][3]), "+f"(o[8][0]), "+f"(o[8][1]), "+f"(o[8][2]), "+f"(o[8][3]), "+f"(o[9][0]), "+f"(o[9][1]), "+f"(o[9][2]), "+f"(o[9][3]), "+f"(o[10][0]), "+f"(o[10][1]), "+f"(o[10][2]), "+f"(o[10][3]), "+f"(o[11][0]), "+f"(o[11][1]), "+f"(o[11][2]), "+f"(o[11][3]), "+f"(o[12][0]), "+f"(o[12][1]), "+f"(o[12][2]), "+f"(o[12][3])
+      : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v), "r"(accumulate));
+}
+
+// What goes with a tile of keys, or with one of values.
+struct Note {
+  static constexpr uint32_t kFirst = 1 << 8, kLast = 1 << 9, kStop = 1 << 10;  // of the block's tiles; no tile: the end
+
+  int32_t j;       // the first key
+  uint32_t flags;  // and bit g: no pair of warpgroup g is excluded
+};
+
+// What is where in shared memory.
+class Shared {
+ public:
+  static constexpr int kKeys = kGroups * kQBytes, kValues = kKeys + kStages * kKBytes;
+  static constexpr int kBarriers = kValues + kStages * kVBytes;
+  static constexpr int kNotes = kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes + 8 * kStages;
+  // Blocks of rows that are noted: when one is finished, tiles of so many more may be on their way.
+  static constexpr int kBlocks = kStages + 2;
+  static constexpr int kBytes = kNotes + 16 * kStages + 16 * kBlocks;
+
+  __device__ __forceinline__ explicit Shared(uint32_t start) : start_(start) {}
+
+  __device__ __forceinline__ uint32_t queries(int group) const { return start_ + group * kQBytes; }
+  __device__ __forceinline__ uint32_t keys(uint32_t stage) const { return start_ + kKeys + stage * kKBytes; }
+  __device__ __forceinline__ uint32_t values(uint32_t stage) const { return start_ + kValues + stage * kVBytes; }
+
+  // The rings of tiles; that of queries has a place for each warpgroup.
+  __device__ __forceinline__ Ring<kStages> of_keys() const { return {start_ + kBarriers}; }
+  __device__ __forceinline__ Ring<kStages> of_values() const { return {start_ + kBarriers + Ring<kStages>::kBytes}; }
+  __device__ __forceinline__ Ring<kGroups> of_queries() const { return {start_ + kBarriers + 2 * Ring<kStages>::kBytes}; }
+
+  __device__ __forceinline__ void note_keys(uint32_t stage, const Note& note) const {
+    ptx::st_shared_2x4(start_ + kNotes + 16 * stage, note.j, note.flags);
+  }
+  __device__ __forceinline__ Note keys_note(uint32_t stage) const {
+    const uint64_t x = ptx::ld_shared_8(start_ + kNotes + 16 * stage);
+    return {static_cast<int32_t>(x), __shfl_sync(~0u, static_cast<uint32_t>(x >> 32), 0)};
+  }
+  // Of values, a word for flags and one that says whether some were no finite numbers.
+  __device__ __forceinline__ uint32_t values_note(uint32_t stage) const { return start_ + kNotes + 16 * stage + 8; }
+
+  __device__ __forceinline__ void note_block(uint32_t number, const Block& block) const {
+    ptx::st_shared_16(start_ + kNotes + 16 * kStages + 16 * number, make_uint4(block.b, block.h, block.i, block.rows));
+  }
+  __device__ __forceinline__ Block block(uint32_t number) const {
+    const uint4 x = ptx::ld_shared_16(start_ + kNotes + 16 * kStages + 16 * number);
+    return {static_cast<int>(x.x), static_cast<int>(x.y), static_cast<int>(x.z), static_cast<int>(x.w), 0};
+  }
+
+ private:
+  uint32_t start_;
+};
+static_assert(Shared::kBytes == 229584, "what the launch asks for");
+
+// The blocks of query rows that there are, of a head and of all.
+__device__ __forceinline__ uint32_t row_blocks(const ForwardParams& p) {
+  return (static_cast<uint32_t>(p.shape.q_len) + kTileQ - 1) / kTileQ;
+}
+__device__ __forceinline__ uint32_t works(const ForwardParams& p) {
+  return row_blocks(p) * static_cast<uint32_t>(p.shape.heads) * static_cast<uint32_t>(p.shape.batch);
+}
+// One of them: neighbours share a head's keys.
+__device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work) {
+  const uint32_t blocks = row_blocks(p), heads = static_cast<uint32_t>(p.shape.heads);
+  const int32_t i = static_cast<int32_t>(work % blocks) * kTileQ;
+  work /= blocks;
+  const int32_t left = static_cast<int32_t>(p.shape.q_len) - i, rows = left < kTileQ ? left : kTileQ;
+  return {static_cast<int32_t>(work / heads), static_cast<int32_t>(work % heads), i, rows, 0};
+}
+
+// All take as long.
+__device__ __forceinline__ uint32_t next_work(const ForwardParams&, uint32_t work) { return work + gridDim.x; }
+__device__ __forceinline__ int32_t key_head(const ForwardParams& p, int32_t h) {
+  return h / (static_cast<int32_t>(p.shape.heads) / static_cast<int32_t>(p.shape.kv_heads));
+}
+
+// What makes scores exponents of weights.
+__device__ __forceinline__ Scale scale_of(const ForwardParams& p) { return {1.0f, kLog2e, 0.0f}; }
+
+// The part of a block that a warpgroup has, and a warp.
+__device__ __forceinline__ Block part_of(Block at, int first, int rows) {
+  at.rows = at.rows - first < rows ? at.rows - first : rows;
+  at.i += first;
+  return at;
+}
+
+// A warp that has tiles copied, in the order in which they are needed.
+class Feeder {
+ public:
+  __device__ __forceinline__ Feeder(const ForwardParams& p, const ptx::TensorMap& q, const ptx::TensorMap& k,
+                                    const ptx::TensorMap& v, const Shared& shared)
+      : p_(p), q_(q), k_(k), v_(v), shared_(shared) {}
+
+  __device__ __forceinline__ void run() {
+    const ForwardParams& p = p_;
+    for (uint32_t work = blockIdx.x; work < works(p); work = next_work(p, work), block_.next()) {
+      const Block block = block_of(p, work);
+      AllGroupTiles<kGroups> tiles(static_cast<int>(p.shape.kv_len), kTileKv);
+      TileFound found = tiles.take();
+      // Rows that see no key at all visit a tile all the same, one past the end, which leaves them zeros.
+      if (found.tile < 0) found = {static_cast<int>(p.shape.kv_len) / kTileKv + 1, 0};
+      for (uint32_t first = Note::kFirst; found.tile >= 0; first = 0) {
+        const TileFound after = tiles.take();
+        const uint32_t last = after.tile < 0 ? Note::kLast : 0;
+        shared_.of_keys().wait_empty(keys_);
+        if (first != 0 && lane_id() == 0) shared_.note_block(block_.stage(), block);
+        send_keys({found.tile * kTileKv, found.whole | first | last}, block);
+        send_values();
+        if (first != 0) send_queries(block);
+        waiting_ = {found.tile * kTileKv, found.whole, block.b, key_head(p_, block.h), 1};
+        found = after;
+      }
+    }
+    send_values();
+    shared_.of_keys().wait_empty(keys_);
+    if (lane_id() == 0) {
+      shared_.note_keys(keys_.stage(), {0, Note::kStop});
+      ptx::mbarrier_arrive(shared_.of_keys().full(keys_.stage()));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void send_keys(const Note& note, const Block& block) {
+    if (lane_id() == 0) {
+      const uint32_t full = shared_.of_keys().full(keys_.stage());
+      shared_.note_keys(keys_.stage(), note);
+      ptx::mbarrier_arrive_expect(full, kKBytes);
+#pragma unroll 1
+      for (int slab = 0; slab < kHeadSlabs; ++slab)
+        ptx::copy_box(shared_.keys(keys_.stage()) + slab * kTileKv * kSlabBytes, k_, full, 64 * slab, note.j,
+                      key_head(p_, block.h), block.b);
+    }
+    __syncwarp();
+    keys_.next();
+  }
+
+  __device__ __forceinline__ void send_queries(const Block& block) {
+    for (int group = 0; group < kGroups; ++group) {
+      const uint32_t full = shared_.of_queries().full(group);
+      ptx::mbarrier_wait(shared_.of_queries().empty(group), queries_.parity() ^ 1);
+      if (lane_id() == 0) {
+        ptx::mbarrier_arrive_expect(full, kQBytes);
+#pragma unroll 1
+        for (int slab = 0; slab < kHeadSlabs; ++slab)
+          ptx::copy_box(shared_.queries(group) + slab * 64 * kSlabBytes, q_, full, 64 * slab, block.i + 64 * group, block.h,
+                        block.b);
+      }
+      __syncwarp();
+    }
+    queries_.next();
+  }
+
+  // Those of the tile that waits, if one does: the next one's keys are needed before them, but not its queries, which wait
+  // for the last ones.
+  __device__ __forceinline__ void send_values() {
+    if (waiting_.any == 0) return;
+    shared_.of_values().wait_empty(values_);
+    if (lane_id() == 0) {
+      const uint32_t full = shared_.of_values().full(values_.stage());
+      ptx::st_shared_2x4(shared_.values_note(values_.stage()), waiting_.whole, 0);
+      ptx::mbarrier_arrive_expect(full, kVBytes);
+#pragma unroll 1
+      for (int slab = 0; slab < kValueSlabs; ++slab)
+        ptx::copy_box(shared_.values(values_.stage()) + slab * kTileKv * kSlabBytes, v_, full, 64 * slab, waiting_.j,
+                      waiting_.hk, waiting_.b);
+    }
+    __syncwarp();
+    values_.next();
+    waiting_.any = 0;
+  }
+
+  struct Values {
+    int32_t j;
+    uint32_t whole;
+    int32_t b, hk, any;
+  };
+
+  const ForwardParams& p_;
+  const ptx::TensorMap &q_, &k_, &v_;
+  const Shared shared_;
+  Turn<kStages> keys_, values_;
+  Turn<1> queries_;
+  Turn<Shared::kBlocks> block_;
+  Values waiting_{};
+};
+
+// Writes lse of rows whose keys have all been seen. What their sums are to be multiplied with: 0 where there are none.
+__device__ __forceinline__ void close_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax,
+                                           float (&factor)[2]) {
+  const int lane = lane_id();
+  float* const lse = p.lse + (static_cast<int64_t>(part.b) * p.shape.heads + part.h) * p.shape.q_len + part.i;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float total = sum_of_row(softmax.total[half]);
+    factor[half] = total == 0.0f ? 0.0f : 1.0f / total;
+    if (lane % 4 == 0 && lane / 4 + 8 * half < part.rows)
+      lse[lane / 4 + 8 * half] = total == 0.0f ? -kInfinity : (softmax.reference[half] * kLog2e + log2f(total)) * kLn2;
+  }
+}
+
+// Writes o of these rows.
+__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, const float (&factor)[2], Sums& o) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    if (factor[half] == 0.0f) {
+      // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
+#pragma unroll
+      for (int n = 0; n < kValueTiles; ++n) o[n][2 * half] = 0.0f, o[n][2 * half + 1] = 0.0f;
+    }
+  store_fragments<Element>(RowsOf<Element::Type>::of(p.o, part.b, part.h), part.i, part.rows, o, factor);
+}
+
+// A warpgroup that multiplies: scores of the next tile beside sums of this one, of whichever blocks they are.
+class Multiplier {
+ public:
+  __device__ __forceinline__ Multiplier(const ForwardParams& p, const Shared& shared, int group)
+      : p_(p), shared_(shared), group_(group) {}
+
+  __device__ __forceinline__ void run() {
+    if (group_ == kGroups - 1) pass_turn();
+    Scores x;
+    Sums o;
+    RowSoftmax softmax;
+    uint32_t weights[2 * kKeyTiles];
+    Note now = take();
+    start_scores(now, x);
+    ptx::wait_for_products<0>();
+    ptx::settle(x[0]);
+    start(softmax);
+    weigh(softmax, x, now);
+    release_keys(now);
+    pack(weights, x);
+    for (;;) {
+      const Note next = take();
+      if ((next.flags & Note::kStop) != 0) break;
+      const bool another = (next.flags & Note::kFirst) != 0;  // block of rows
+      ptx::sync_named<256>(1 + group_);
+      start_scores(next, x);
+      pass_turn();
+      start_sums(now, weights, o);
+      ptx::wait_for_products<1>();
+      ptx::settle(x[0]);
+      float factor[2];
+      if (another) {
+        close_rows(p_, part_of_block(block_.stage()), softmax, factor);
+        block_.next();
+        start(softmax);
+      }
+      weigh(softmax, x, next);
+      release_keys(next);
+      ptx::wait_for_products<0>();
+      ptx::settle(o);
+      release_values();
+      if (another) {
+        finish(block_.before(), factor, o);
+      } else if (softmax.grown()) {
+        softmax.rescale(o);
+      }
+      pack(weights, x);
+      now = next;
+    }
+    start_sums(now, weights, o);
+    float factor[2];
+    close_rows(p_, part_of_block(block_.stage()), softmax, factor);
+    ptx::wait_for_products<0>();
+    ptx::settle(o);
+    release_values();
+    finish(block_.stage(), factor, o);
+    if (group_ == 0) ptx::sync_named<256>(1);  // whose turn it would be
+  }
+
+ private:
+  // Warpgroups take turns in starting products: while one multiplies, another has its exponentials computed.
+  __device__ __forceinline__ void pass_turn() const { ptx::arrive_named<256>(1 + (group_ + 1) % kGroups); }
+
+  // The next tile, when its keys have come.
+  __device__ __forceinline__ Note take() {
+    shared_.of_keys().wait_full(keys_);
+    return shared_.keys_note(keys_.stage());
+  }
+
+  __device__ __forceinline__ void start_scores(const Note& note, Scores& x) {
+    const uint32_t queries = shared_.queries(group_), keys = shared_.keys(keys_.stage());
+    if ((note.flags & Note::kFirst) != 0) {
+      ptx::mbarrier_wait(shared_.of_queries().full(group_), queries_.parity());
+      queries_.next();
+    }
+    const uint64_t a = ptx::rows_operand(queries), b = ptx::rows_operand(keys);
+    ptx::fence_products();
+#pragma unroll
+    for (int d = 0; d < (kHeadDim + 15) / 16; ++d)
+      multiply_keys(x[0], a + ((d / 4 * 64 * kSlabBytes + d % 4 * 32) >> 4),
+                    b + ((d / 4 * kTileKv * kSlabBytes + d % 4 * 32) >> 4), d > 0);
+    ptx::commit_products();
+  }
+
+  // o (+)= weights · v of the tile whose weights those are.
+  __device__ __forceinline__ void start_sums(const Note& note, const uint32_t (&weights)[2 * kKeyTiles], Sums& o) {
+    shared_.of_values().wait_full(values_);
+    const uint64_t v = ptx::columns_operand(shared_.values(values_.stage()), kTileKv * kSlabBytes);
+    ptx::fence_products();
+#pragma unroll
+    for (int n = 0; n < kTileKv / 16; ++n)
+      multiply_values(o, weights + 4 * n, v + n * (16 * kSlabBytes >> 4), n > 0 || (note.flags & Note::kFirst) == 0);
+    ptx::commit_products();
+  }
+
+  __device__ __forceinline__ void release_keys(const Note& note) {
+    __syncwarp();  // all lanes have read the note
+    if (lane_id() == 0) {
+      ptx::mbarrier_arrive(shared_.of_keys().empty(keys_.stage()));
+      if ((note.flags & Note::kLast) != 0) ptx::mbarrier_arrive(shared_.of_queries().empty(group_));
+    }
+    keys_.next();
+  }
+  __device__ __forceinline__ void release_values() {
+    __syncwarp();
+    if (lane_id() == 0) ptx::mbarrier_arrive(shared_.of_values().empty(values_.stage()));
+    values_.next();
+  }
+
+  __device__ __forceinline__ void start(RowSoftmax& softmax) const {
+    softmax.start(p_.sink[shared_.block(block_.stage()).h], scale_of(p_));
+  }
+
+  // From q · k to weights. Where those have overflowed, the warp multiplies its rows with the keys again.
+  __device__ __forceinline__ void weigh(RowSoftmax& softmax, Scores& x, const Note& note) const {
+    for (bool again = false;; again = true) {
+      score(p_, part_at(note), x);
+      if ((note.flags >> group_ & 1) == 0) exclude_pairs(x, pair_test(p_, part_at(note)));
+      if (again || !softmax.settled()) return softmax.weigh_by_largest(x[0], scale_of(p_));
+      if (softmax.weigh(x[0], scale_of(p_))) return;
+      multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(group_) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
+                                          shared_.keys(keys_.stage()), kTileKv * kSlabBytes);
+    }
+  }
+
+  __device__ __forceinline__ void pack(uint32_t (&weights)[2 * kKeyTiles], const Scores& x) const {
+#pragma unroll
+    for (int n = 0; n < 2 * kKeyTiles; ++n) weights[n] = Element::pack(x[0][n / 2][n % 2 * 2], x[0][n / 2][n % 2 * 2 + 1]);
+  }
+
+  // The warp's rows of a block, and the pairs that the scores are of.
+  __device__ __forceinline__ Block part_of_block(uint32_t number) const {
+    return part_of(shared_.block(number), 64 * group_ + warp_id() % 4 * 16, 16);
+  }
+  __device__ __forceinline__ Block part_at(const Note& note) const {
+    Block part = part_of_block(block_.stage());
+    part.j = note.j;
+    return part;
+  }
+
+  __device__ __forceinline__ void finish(uint32_t block, const float (&factor)[2], Sums& o) {
+    const Block part = part_of_block(block);
+    write_rows(p_, part, factor, o);
+  }
+
+  const ForwardParams& p_;
+  const Shared shared_;
+  const int group_;
+  Turn<kStages> keys_, values_;
+  Turn<1> queries_;
+  Turn<Shared::kBlocks> block_;  // of rows, that the scores are of
+};
+
+}  // namespace
+}  // namespace fagen
+
+extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
+    fagen_plain_d72_h100_forward(const __grid_constant__ fagen::ForwardParams p, const __grid_constant__ fagen::ptx::TensorMap q,
+                             const __grid_constant__ fagen::ptx::TensorMap k,
+                             const __grid_constant__ fagen::ptx::TensorMap v) {
+  using namespace fagen;
+  extern __shared__ __align__(1024) char memory[];
+  const Shared shared(ptx::shared_address(memory));
+  if (threadIdx.x == 0) {
+    shared.of_keys().make(1, 4 * kGroups);
+    shared.of_values().make(1, 4 * kGroups);
+    shared.of_queries().make(1, 4);
+    ptx::fence_mbarrier_init();
+  }
+  ptx::sync_block();
+  const int warp = __shfl_sync(~0u, warp_id(), 0);
+  if (warp < 4) {
+    ptx::give_up_registers<24>();
+    if (warp == 0) Feeder(p, q, k, v, shared).run();
+  } else {
+    ptx::take_registers<240>();
+    Multiplier(p, shared, warp / 4 - 1).run();
+  }
+}
+
+// Adds up how the mask falls into tiles: total, full, partial, and of those the empty ones. By a warp.
+extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
+    fagen_plain_d72_h100_tile_counts(const __grid_constant__ fagen::ForwardParams p, int64_t* counts) {
+  using namespace fagen;
+  if (threadIdx.x >= 32) return;
+  const int total = (static_cast<int>(p.shape.kv_len) + kTileKv - 1) / kTileKv;
+  unsigned long long full = 0, partial = 0, empty = 0;
+  full = static_cast<unsigned long long>(p.shape.kv_len / kTileKv), partial = total - full;
+  if (threadIdx.x == 0) {
+    auto* const sums = reinterpret_cast<unsigned long long*>(counts);
+    atomicAdd(sums, static_cast<unsigned long long>(total));
+    atomicAdd(sums + 1, full);
+    atomicAdd(sums + 2, partial);
+    atomicAdd(sums + 3, empty);
+  }
+}
