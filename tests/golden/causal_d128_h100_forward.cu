@@ -453,10 +453,10 @@ class Multiplier {
     release_keys(now);
     pack(weights, x);
     for (;;) {
+      ptx::sync_named<256>(1 + group_);
       const Note next = take();
       if ((next.flags & Note::kStop) != 0) break;
       const bool another = (next.flags & Note::kFirst) != 0;  // block of rows
-      ptx::sync_named<256>(1 + group_);
       start_scores(next, x);
       pass_turn();
       start_sums(now, weights, o);
@@ -481,6 +481,8 @@ class Multiplier {
       pack(weights, x);
       now = next;
     }
+    pass_turn();
+    if (group_ == 0) ptx::sync_named<256>(1);  // whose turn it would be
     start_sums(now, weights, o);
     float factor[2];
     close_rows(p_, part_of_block(block_.stage()), softmax, factor);
@@ -488,7 +490,6 @@ class Multiplier {
     ptx::settle(o);
     release_values();
     finish(block_.stage(), factor, o);
-    if (group_ == 0) ptx::sync_named<256>(1);  // whose turn it would be
   }
 
  private:

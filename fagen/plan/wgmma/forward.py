@@ -21,8 +21,8 @@ class Forward:
 
     ``groups`` warpgroups multiply, 64 query rows each, which are ``tile_q`` a block; ``tile_kv`` keys a tile, of which
     ``stages`` are in shared memory, ``shared_bytes`` in all. A block has ``threads``; one of a warpgroup that
-    multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says whether warpgroups
-    start their products in turn. A kernel before it stores ``word_bytes`` for 32 tiles of a block of rows, of each head
+    multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a
+    warpgroup lets the next one start its products: after those of its "scores" or its "sums", or "none". A kernel before it stores ``word_bytes`` for 32 tiles of a block of rows, of each head
     or (not ``by_head``) once for all; 0 without a mask.
     """
 
@@ -34,7 +34,7 @@ class Forward:
     registers: int
     feeder_registers: int
     shared_bytes: int
-    turns: bool
+    turns: str
     word_bytes: int
     by_head: bool
     optimize: str
@@ -57,8 +57,8 @@ def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
     spare = 40 if groups < 3 else 32
     if variant.value_dim > 128:
         spare += 2 * _GRANULE
-    if groups > 2 and variant.score is not None:
-        spare += 2 * _GRANULE
+    if groups > 2:
+        spare += 2 * _GRANULE if variant.score is not None else _GRANULE if variant.mask is not None else 0
     return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
 
 
@@ -86,7 +86,12 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
     bytes_ = shared_bytes(variant, groups, keys, stages)
     why["shared_bytes"] = f"{groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V, barriers and notes"
     why["threads"] = f"{groups} warpgroups that multiply, and one that feeds them"
-    why["turns"] = "so that one's exponentials are computed while another multiplies"
+    if groups == 1:
+        turns, why["turns"] = "none", "there is one warpgroup"
+    else:
+        # As was seen to be best on an H200, by hand-written kernels.
+        turns = "scores" if 64 < max(variant.head_dim, variant.value_dim) <= 128 else "sums"
+        why["turns"] = "so that one's exponentials are computed while another multiplies"
     why["word_bytes"] = (
         "there is no mask"
         if variant.mask is None
@@ -103,7 +108,7 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
         registers=registers,
         feeder_registers=feeder,
         shared_bytes=bytes_,
-        turns=groups > 1,
+        turns=turns,
         word_bytes=0 if variant.mask is None else 4 * (1 + groups),
         by_head=by_head,
         optimize="-O3",

@@ -13,7 +13,7 @@ template <class Element, int kDim, int kKeyTiles>
 __device__ __forceinline__ void multiply_by_warp(float (&x)[kKeyTiles][4], uint32_t queries, uint32_t queries_slab,
                                                  uint32_t keys, uint32_t keys_slab) {
   const uint32_t lane = lane_id();
-  const uint32_t row = lane % 16, key = lane % 8 + lane / 16 * 8;  // whose chunks this lane gives the addresses of
+  const uint32_t row = lane % 16, key = lane % 8;  // whose chunks this lane gives the addresses of
 #pragma unroll
   for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
@@ -23,13 +23,12 @@ __device__ __forceinline__ void multiply_by_warp(float (&x)[kKeyTiles][4], uint3
     const uint32_t chunk = d % 4 * 2;
     uint32_t a[4];
     ptx::ldmatrix_x4(a, queries + d / 4 * queries_slab + row * 128 + ((chunk + lane / 16) ^ (row & 7)) * 16);
-    const uint32_t from = keys + d / 4 * keys_slab + key * 128 + ((chunk + lane / 8 % 2) ^ (key & 7)) * 16;
+    const uint32_t from = keys + d / 4 * keys_slab + key * 128 + ((chunk + lane / 8 % 2) ^ key) * 16;
 #pragma unroll
-    for (int n = 0; n < kKeyTiles / 2; ++n) {
-      uint32_t b[4];
-      ptx::ldmatrix_x4(b, from + n * 16 * 128);
-      Element::multiply(x[2 * n], a, b[0], b[1]);
-      Element::multiply(x[2 * n + 1], a, b[2], b[3]);
+    for (int n = 0; n < kKeyTiles; ++n) {
+      uint32_t b[2];  // no more at a time: registers are full of scores, sums and weights
+      ptx::ldmatrix_x2(b, from + n * 8 * 128);
+      Element::multiply(x[n], a, b[0], b[1]);
     }
   }
 }
