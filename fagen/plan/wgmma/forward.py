@@ -21,9 +21,10 @@ class Forward:
 
     ``groups`` warpgroups multiply, 64 query rows each, which are ``tile_q`` a block; ``tile_kv`` keys a tile, of which
     ``stages`` are in shared memory, ``shared_bytes`` in all. A block has ``threads``; one of a warpgroup that
-    multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a
-    warpgroup lets the next one start its products: after those of its "scores" or its "sums", or "none". A kernel before it stores ``word_bytes`` for 32 tiles of a block of rows, of each head
-    or (not ``by_head``) once for all; 0 without a mask.
+    multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a warpgroup
+    lets the next one start its products: after those of its "scores" or of its "sums", or "none". A kernel before it
+    stores ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for all; 0 without a
+    mask.
     """
 
     tile_q: int
