@@ -18,7 +18,7 @@ import torch
 
 from fagen.build import build
 from fagen.build.check import check_folder
-from fagen.emulate import Fault, driver
+from fagen.emulate import EmulationError, Fault, driver
 from fagen.errors import ToolchainError
 from fagen.runtime.check.report import FAILED, PARTIAL, PASSED, explain
 from fagen.toolchain import find_nvcc
@@ -149,6 +149,19 @@ def test_emulators_nest_and_leave_nothing_behind(emu: ModuleType) -> None:
     assert (outer.launches, inner.launches) == (1, 1)
     with pytest.raises(ValueError, match="built for CUDA cards"):
         emu.causal_d64(q, k, v)
+
+
+@pytest.mark.parametrize("what", ["emu", None, torch, torch.zeros(3), "variant"])
+def test_what_is_no_module_cannot_be_emulated(what: object, emu: ModuleType) -> None:
+    given = emu.causal_d64 if what == "variant" else what
+    words = r"driver\.use: expected a module that fagen built for cards, as `from generated import a100` gives, found "
+    with pytest.raises(TypeError, match=words), driver.use(given):
+        pass
+
+
+def test_a_unit_that_a_module_has_not(emu: ModuleType) -> None:
+    with driver.use(emu) as emulator, pytest.raises(EmulationError, match="causal_forward: no unit of this module.*d64"):
+        emulator.lines("causal_forward")
 
 
 def test_other_copies_of_a_module_share_its_library(folder: Path, emu: ModuleType, tmp_path: Path) -> None:
