@@ -160,7 +160,10 @@ def test_what_is_no_module_cannot_be_emulated(what: object, emu: ModuleType) -> 
 
 
 def test_a_unit_that_a_module_has_not(emu: ModuleType) -> None:
-    with driver.use(emu) as emulator, pytest.raises(EmulationError, match="causal_forward: no unit of this module.*d64"):
+    with (
+        driver.use(emu) as emulator,
+        pytest.raises(EmulationError, match="causal_forward: no unit of this module.*d64"),
+    ):
         emulator.lines("causal_forward")
 
 
