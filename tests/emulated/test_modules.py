@@ -132,6 +132,24 @@ def test_scores_as_low_as_those_that_shut_keys_out_leave_the_others_alone(size: 
     torch.testing.assert_close(lse.double(), expected_lse, atol=1e-3, rtol=1e-6)
 
 
+@pytest.mark.parametrize("way", ["call", "attention", "compiled"])
+def test_autocast_of_the_cpu_is_that_of_cpu_tensors(way: str, emu: ModuleType) -> None:
+    q, k, v = tensors(5, 9, 1)
+
+    def call(*qkv: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return emu.attention(*qkv, mask="causal") if way == "attention" else emu.causal_d64(*qkv)
+
+    if way == "compiled":
+        torch._dynamo.reset()
+        call = torch.compile(call, backend="eager", fullgraph=True)
+    with driver.use(emu):
+        expected = emu.causal_d64(q, k, v)
+        assert torch.equal(call(q.float(), k.float(), v.float()), expected)
+        with pytest.raises(TypeError, match="q: expected dtype torch.bfloat16"):
+            emu.causal_d64(q.float(), k.float(), v.float())
+
+
 def test_nothing_to_do_launches_nothing(emu: ModuleType) -> None:
     with driver.use(emu) as emulator:
         assert emu.causal_d64(*tensors(q_len=0)).shape == (2, 0, 2, 64)
