@@ -199,3 +199,21 @@ def test_sinks() -> None:
     o, lse = check(v, q, k, w, sink=sink)
     assert torch.equal(lse[0, :, :10], sink[:, None].expand(4, 10))  # rows without keys
     assert (o[0, :10] == 0).all() and (o[0, :, 3] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bad", [0.0, INF, -INF, math.nan])
+def test_sinks_that_are_no_numbers(dtype: str, bad: float) -> None:
+    """Inf takes all weight, NaN all rows of its head; rows that see no key among them, and no keys at all."""
+    v = variant("no_sinks", 16, dtype, sink=True, mask="causal", tiles=Tiles(q=18, kv=64))
+    q, k, w = draw(v, B=1, H=3, Hk=1, Sq=90, Skv=70)
+    w[0, 40, 0, 5] = bad
+    sink = torch.tensor([INF, math.nan, 0.0])
+    o, lse = check(v, q, k, w, sink=sink)
+    assert (lse[0, 0] == INF).all() and lse[0, 1].isnan().all() and lse[0, 2].isfinite().all()
+    untouched = o[0, :, 0].clone()
+    untouched[60:, 5] = 0.0  # those that see the value that is no number
+    assert (untouched == 0).all() and o[0, :, 1].isnan().all()
+    assert bool(o[0, 60:, 0, 5].isnan().all()) == (bad != 0.0)
+    o, lse = check(v, q, k[:, :0], w[:, :0], sink=sink)
+    assert (o[0, :, [0, 2]] == 0).all() and o[0, :, 1].isnan().all() and (lse[0, 0] == INF).all()

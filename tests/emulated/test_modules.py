@@ -150,6 +150,28 @@ def test_autocast_of_the_cpu_is_that_of_cpu_tensors(way: str, emu: ModuleType) -
             emu.causal_d64(q.float(), k.float(), v.float())
 
 
+@pytest.mark.parametrize("bad", [0.0, torch.inf, torch.nan])
+def test_sinks_that_are_no_numbers(bad: float, emu: ModuleType) -> None:
+    """Inf takes all weight, NaN all rows of its head; rows that see no key among them, and no keys at all."""
+    q, k, v = (x.transpose(1, 2) for x in tensors(70, 90, 1))
+    v = v[..., :40].clone()
+    v[:, :, 50, 3] = bad
+    doc = (torch.arange(90) // 30)[None].int()
+    doc[:, 25:28] = 9 + torch.arange(3)  # queries 5 to 7 ...
+    for sink in ([torch.inf, torch.nan], [torch.nan, torch.inf]):
+        for keys in (90, 0):
+            more = {"sink": torch.tensor(sink), "slope": torch.tensor([0.1, 0.2]), "doc": doc}
+            given = (q, k[:, :, :keys], v[:, :, :keys])
+            with driver.use(emu):
+                o, lse = emu.rich_d64(*given, return_lse=True, **more)
+            expected, expected_lse = emu.rich_d64.reference(*given, return_lse=True, **more)
+            torch.testing.assert_close(o.double(), expected, atol=0, rtol=0, equal_nan=True)
+            torch.testing.assert_close(lse.double(), expected_lse, atol=0, rtol=0, equal_nan=True)
+            whole = sink.index(torch.inf)
+            assert (lse[:, whole] == torch.inf).all() and o[:, 1 - whole].isnan().all()
+            assert bool(o[:, whole].isnan().any()) == (bad != 0.0 and keys > 0)
+
+
 def test_nothing_to_do_launches_nothing(emu: ModuleType) -> None:
     with driver.use(emu) as emulator:
         assert emu.causal_d64(*tensors(q_len=0)).shape == (2, 0, 2, 64)

@@ -276,9 +276,10 @@ uint32_t attend(const ForwardParams& p, const Item& item, const KeyTile* packed,
     const Tile<Element> q{row_at(p.q, item.b, item.i, item.h + g), p.q.stride_s, p.q.stride_d, item.rows, kHeadDim};
     pack_rows<Product>(own.q + row * kRowWords, item.rows, kRowWords * Product::kDepth, q);
     for (int32_t r = row; r < row + item.rows; ++r) {
-      // The sink is a key without a value; -inf is none.
-      own.largest[r] = p.sink[item.h + g];
-      store(own.total + r * kLanes, vf{own.largest[r] == -kInfinity ? 0.0f : 1.0f});
+      // The sink is a key without a value; -inf is none, and NaN makes the row NaN.
+      const float sink = p.sink[item.h + g];
+      own.largest[r] = sink;
+      store(own.total + r * kLanes, vf{sink == -kInfinity ? 0.0f : sink != sink ? sink : 1.0f});
     }
     keys = unite(keys, key_ranges(p, Block{item.b, item.h + g, item.i, item.rows, 0, 0}));
   }

@@ -173,7 +173,7 @@ def _sink(case: Case, source: torch.Generator) -> Tensor:
     """[H]. Where scores are large, it is as large, so that it weighs something in some rows."""
     sink = torch.randn(case.heads, generator=source)
     if case.values == "shut":
-        sink[:1] = -torch.inf
+        sink[:1], sink[3:4] = -torch.inf, torch.inf
     if case.values != "large":
         return sink
     signs = 1.0 - 2.0 * (torch.arange(case.heads) % 2)
