@@ -11,8 +11,10 @@ from kernels import DTYPES, kernel, variant
 
 from fagen.runtime.reference import reference
 from fagen.runtime.variant import Param, Tiles
+from fagen.target import ISAS, native_isa
 
 INF = math.inf
+RUNNABLE = list(ISAS)[list(ISAS).index(native_isa()) :]
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +119,25 @@ def test_values_near_the_largest_float(dtype: str, Sq: int) -> None:
     want, want_lse = reference(v, q, k, w)
     assert torch.allclose(o.double(), want, rtol=2**-19 if dtype == "f32" else 2**-8, atol=0)
     assert torch.allclose(lse.double(), want_lse) and (o > 0.4 * largest).all()
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_mean_of_the_largest_number_is_that(dtype: str, isa: str) -> None:
+    """However weights, their sum and the division are rounded: never infinite, and an infinite value still is."""
+    v = variant("largest_value", 16, dtype, tiles=Tiles(q=18, kv=64))
+    largest = torch.finfo(DTYPES[dtype]).max
+    q, k = torch.zeros(1, 400, 1, 16), torch.zeros(1, 100, 1, 16)
+    q[..., 0], k[..., 0] = torch.linspace(4.0, 0.0, 400)[:, None], (torch.arange(100) % 8 == 0)[:, None]
+    w = torch.full((1, 100, 1, 16), largest, dtype=DTYPES[dtype])
+    w[..., ::2] *= -1.0
+    for keys in (1, 3, 100):
+        o, _ = kernel(v, isa)(q.to(w.dtype), k[:, :keys].to(w.dtype), w[:, :keys])
+        assert torch.allclose(o.double(), w[:, :1].double().expand(o.shape), rtol=2**-18 if dtype == "f32" else 2**-7)
+        assert o.isfinite().all()
+    w[:, 50, :, :2] = torch.tensor([-INF, INF])
+    o, _ = kernel(v, isa)(q.to(w.dtype), k.to(w.dtype), w)
+    assert (o[..., 0] == -INF).all() and (o[..., 1] == INF).all() and o[..., 2:].isfinite().all()
 
 
 def test_denormals_survive() -> None:

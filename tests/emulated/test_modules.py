@@ -34,6 +34,7 @@ params:
   doc: {dtype: i32, shape: [B, n]}
 variants:
   - {name: causal_d64, head_dim: 64, mask: causal}
+  - {name: full_f16, head_dim: 16, dtype: f16}
   - {name: rich_d64, head_dim: 64, value_dim: 40, layout: bhsd, sink: true, mask: document(doc), score: alibi(slope)}
 """
 
@@ -170,6 +171,28 @@ def test_sinks_that_are_no_numbers(bad: float, emu: ModuleType) -> None:
             whole = sink.index(torch.inf)
             assert (lse[:, whole] == torch.inf).all() and o[:, 1 - whole].isnan().all()
             assert bool(o[:, whole].isnan().any()) == (bad != 0.0 and keys > 0)
+
+
+@pytest.mark.parametrize("name", ["causal_d64", "full_f16"])
+def test_the_mean_of_the_largest_number_is_that(name: str, emu: ModuleType) -> None:
+    """However weights, their sum and the division are rounded: never infinite, and an infinite value still is."""
+    kernel = getattr(emu, name)
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[kernel.variant.dtype]
+    dim, largest = kernel.variant.head_dim, torch.finfo(dtype).max
+    for keys in (1, 3, 200):
+        q, k = torch.zeros(1, 200, 1, dim), torch.zeros(1, keys, 1, dim)
+        q[..., 0], k[..., 0] = torch.linspace(4.0, 0.0, 200)[:, None], (torch.arange(keys) % 8 == 0)[:, None]
+        v = torch.full((1, keys, 1, dim), largest, dtype=dtype)
+        v[..., ::2] *= -1.0
+        with driver.use(emu):
+            o = kernel(q.to(dtype), k.to(dtype), v, scale=1.0)
+            v[:, -1, :, :2] = torch.tensor([-torch.inf, torch.inf])
+            infinite = kernel(q.to(dtype), k.to(dtype), v, scale=1.0)[:, -1, 0]
+        seen = o[:, max(200 - keys, 0) :] if name == "causal_d64" else o
+        assert o.isfinite().all()
+        torch.testing.assert_close(seen.abs().double(), torch.full(seen.shape, largest).double(), atol=0, rtol=2**-7)
+        assert torch.equal(infinite[:, :2], torch.tensor([[-torch.inf, torch.inf]], dtype=dtype))
+        assert infinite[:, 2:].isfinite().all()
 
 
 def test_nothing_to_do_launches_nothing(emu: ModuleType) -> None:

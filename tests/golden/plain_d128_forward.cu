@@ -191,7 +191,8 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, uint32_t stag
 #pragma unroll
       for (int n = 0; n < kValueTiles; ++n)
         ptx::st_shared_4(ValueRows::moved(place, 16 * r + 8 * half, n),
-                         Element::pack(o[r][n][2 * half] * factor, o[r][n][2 * half + 1] * factor));
+                         Element::pack(mean<Element>(o[r][n][2 * half] * factor),
+                                       mean<Element>(o[r][n][2 * half + 1] * factor)));
     }
   __syncwarp();
   store_rows<ValueRows, kWarpRows, kValueDim>(RowsOf<Element::Type>::of(p.o, block.b, block.h), part.i, part.rows,
