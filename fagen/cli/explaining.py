@@ -8,10 +8,10 @@ from typing import Any
 
 import typer
 
-from ..build.cuda import Resources, resources_from_json
+from ..build.cuda import resources_from_json
 from ..build.failure import shown_path
 from ..build.planning import plan_spec
-from ..build.published import MANIFEST, read_manifest
+from ..build.published import MANIFEST, read_manifest, warnings
 from ..errors import PlanError, Problem, SpecError
 from ..explain import explain
 from ..plan import Plan, plan_from_json
@@ -24,16 +24,17 @@ from .output import print_json
 
 def explain_variant(name: str, spec: Path | None, size: str, out: Path, *, as_json: bool) -> None:
     """Print what :func:`fagen.explain.explain` says of the variant ``name`` at a size."""
-    plan, resources = _find(name, spec, out)
-    explanation = explain(plan, parse_size(size), {kernel: str(taken) for kernel, taken in resources.items()})
+    plan, compiled = _find(name, spec, out)
+    resources = {kernel: str(taken) for kernel, taken in resources_from_json(compiled.get("resources", {})).items()}
+    explanation = explain(plan, parse_size(size), resources, warnings([compiled]))
     if as_json:
         print_json(explanation.to_json())
     else:
         typer.echo(explanation.text())
 
 
-def _find(name: str, spec: Path | None, out: Path) -> tuple[Plan, dict[str, Resources]]:
-    """The variant's plan, and what its kernels take if they were compiled.
+def _find(name: str, spec: Path | None, out: Path) -> tuple[Plan, Mapping[str, Any]]:
+    """The variant's plan, and its entry in a manifest if it was compiled.
 
     From ``spec`` if given, else from the first module in ``out`` (or the one that it is) or ready spec that has it,
     those for the CPU before those for cards. A ready spec whose target cannot be planned yet gives way to one whose
@@ -50,7 +51,7 @@ def _find(name: str, spec: Path | None, out: Path) -> tuple[Plan, dict[str, Reso
     for folder, manifest in sorted(modules, key=lambda each: each[1]["target"] != "cpu") if spec is None else []:
         for entry in manifest["variants"]:
             if entry["variant"]["name"] == name:
-                return plan_from_json(entry["plan"]), resources_from_json(entry.get("resources", {}))
+                return plan_from_json(entry["plan"]), entry
         places.append(str(shown_path(folder.absolute())))
     specs = [(path, load(path)) for path in ([spec] if spec is not None else sorted(specs_dir().rglob("*.yaml")))]
     for path, loaded in sorted(specs, key=lambda each: "cpu" not in each[1].targets):
@@ -73,11 +74,11 @@ def _find(name: str, spec: Path | None, out: Path) -> tuple[Plan, dict[str, Reso
     )
 
 
-def _compiled(plan: Plan, manifest: Mapping[str, Any] | None) -> dict[str, Resources]:
-    """What the kernels of a plan take, if the published module of its spec has just these."""
+def _compiled(plan: Plan, manifest: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The entry of a plan in the manifest of its spec's published module, if that has just this plan."""
     for entry in (manifest or {"variants": []})["variants"]:
         if plan_from_json(entry["plan"]) == plan:
-            return resources_from_json(entry.get("resources", {}))
+            return entry
     return {}
 
 
