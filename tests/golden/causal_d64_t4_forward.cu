@@ -2,6 +2,7 @@
 // mask: causal
 // score: s
 #include "fagen/cuda/math.h"
+#include "fagen/cuda/nonfinite.h"
 #include "fagen/cuda/products.h"
 #include "fagen/cuda/softmax.h"
 #include "fagen/cuda/tiles.h"

@@ -3,6 +3,7 @@
 // score: s
 #include "fagen/cuda/array.h"
 #include "fagen/cuda/math.h"
+#include "fagen/cuda/nonfinite.h"
 #include "fagen/cuda/products.h"
 #include "fagen/cuda/softmax.h"
 #include "fagen/cuda/tiles.h"
