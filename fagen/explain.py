@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -29,13 +29,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything `fagen explain` prints. ``resources`` says of each kernel of a module for cards what it takes."""
+    """Everything `fagen explain` prints. ``resources`` says of each kernel of a module for cards what it takes,
+    ``warnings`` what is wrong with that."""
 
     plan: Plan
     size: ProblemSize
     map: TileMap
     costs: tuple[Cost, ...]
     resources: Mapping[str, str] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars."""
@@ -46,6 +48,7 @@ class Explanation:
             "size": vars(self.size),
             "choices": [{"name": name, "value": value, "why": why} for name, value, why in _choices(self.plan)],
             "resources": dict(self.resources),
+            "warnings": list(self.warnings),
             "tiles": self.map.to_json(),
             "costs": [vars(cost) for cost in self.costs],
         }
@@ -55,8 +58,11 @@ class Explanation:
         return "\n".join(_lines(self))
 
 
-def explain(plan: Plan, size: ProblemSize, resources: Mapping[str, str] | None = None) -> Explanation:
-    """Account for a plan at a problem size; nothing is compiled. ``resources`` are those of its kernels, if known.
+def explain(
+    plan: Plan, size: ProblemSize, resources: Mapping[str, str] | None = None, warnings: Sequence[str] = ()
+) -> Explanation:
+    """Account for a plan at a problem size; nothing is compiled. ``resources`` and ``warnings`` are those of its
+    kernels, if known.
 
     The mask's params, if it has any, are drawn as the build's check draws them; the tile map is of the first batch
     entry and head, and the costs take its share of admitted pairs for all of them.
@@ -64,7 +70,7 @@ def explain(plan: Plan, size: ProblemSize, resources: Mapping[str, str] | None =
     drawn = tile_map(plan, size)
     pairs = drawn.admitted * size.batch * size.heads
     found = tuple(_cost(plan, size, pairs, each) for each in plan.directions)
-    return Explanation(plan, size, drawn, found, resources or {})
+    return Explanation(plan, size, drawn, found, resources or {}, warnings)
 
 
 def _cost(plan: Plan, size: ProblemSize, pairs: float, direction: str) -> Cost:
@@ -112,6 +118,8 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield "\nkernels, by ptxas"
         for kernel, taken in explanation.resources.items():
             yield f"  {kernel}: {taken}"
+        for warning in explanation.warnings:
+            yield f"  warning: {warning}"
     heads = f"H {size.heads}" + (f", Hk {size.kv_heads}" if size.kv_heads != size.heads else "")
     at = f"B {size.batch}, {heads}, Sq {size.q_len}, Skv {size.kv_len}"
     tiles = f"{explanation.map.tile_q} queries × {explanation.map.tile_kv} keys"

@@ -91,7 +91,7 @@ def make_job(
         _copy_runtime(folder / "runtime")
         if nvcc is None:
             return {}
-        return {"variants": _with_resources(entries, kernels, folder, work, progress)}
+        return {"variants": _with_resources(entries, kernels, folder, work)}
 
     def run_check(folder: Path, kept: Path, progress: Progress) -> Mapping[str, Any]:
         if check == "off":
@@ -142,9 +142,8 @@ def _with_resources(
     kernels: Mapping[str, Sequence[Unit]],
     folder: Path,
     work: Path,
-    progress: Progress,
 ) -> list[dict[str, Any]]:
-    """``entries`` with what ptxas says of each kernel; puts their PTX into ``folder``, and tells of spills."""
+    """``entries`` with what ptxas says of each kernel; puts their PTX into ``folder``."""
     (folder / "ptx").mkdir()
     full = []
     for entry in entries:
@@ -152,9 +151,6 @@ def _with_resources(
         for unit in kernels[entry["variant"]["name"]]:
             (folder / "ptx" / unit.file).with_suffix(".ptx").write_bytes(ptx_of(unit, work))
             found |= resources_of(unit, work)
-        for kernel, taken in found.items():
-            if taken.spills:
-                progress.note(f"warning: {kernel}: {taken}: registers that do not suffice cost time")
         full.append({**entry, "resources": {kernel: asdict(taken) for kernel, taken in found.items()}})
     return full
 

@@ -17,7 +17,7 @@ from .job import Outcome, Tools, run, write_report
 from .keys import digest, tree_digest
 from .progress import Progress, Silent
 from .publish import Places
-from .published import LEVELS, find_current, read_manifest
+from .published import LEVELS, find_current, read_manifest, warnings
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _MAX_SPEC_BYTES = 16 << 20  # larger files are left to `load`, which says what is wrong with them
@@ -126,6 +126,7 @@ def _up_to_date(folder: Path, started: float) -> BuildResult:
         "compiled": [],
         "cached": [],
         "units": {},
+        "warnings": warnings(manifest.get("variants", [])),
         "check": manifest.get("check"),
         "seconds": {"total": seconds},
     }
@@ -155,6 +156,7 @@ def _result(outcome: Outcome, started: float) -> BuildResult:
         },
         "jobs": outcome.compiled.jobs,
         "kept": list(outcome.kept),
+        "warnings": warnings(manifest.get("variants", [])),
         "check": manifest.get("check"),
         "seconds": {**outcome.seconds, "total": seconds},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,18 @@ def is_current(folder: Path, inputs: str, check: str) -> bool:
     if check != "off" and (manifest.get("check") or {}).get("on") == EMULATOR and _can_run(manifest["target"]):
         return False
     return damaged_file(folder, manifest) is None
+
+
+def warnings(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What users should know of a manifest's variants: kernels for cards whose registers did not suffice."""
+    return [
+        f"{entry['variant']['name']}: {kernel} spills {taken['spill_stores']} bytes of a thread's registers and reads "
+        f"{taken['spill_loads']} back, which is slow; tiles smaller than "
+        f"{{q: {entry['plan']['forward']['tile_q']}, kv: {entry['plan']['forward']['tile_kv']}}} take fewer registers"
+        for entry in entries
+        for kernel, taken in entry.get("resources", {}).items()
+        if taken["spill_stores"] or taken["spill_loads"]
+    ]
 
 
 def _can_run(target: str) -> bool:

@@ -25,7 +25,7 @@ app = typer.Typer(
 
 SpecArgument = Annotated[Path, typer.Argument(help="A spec, as specs/cpu.yaml.", show_default=False)]
 ModuleArgument = Annotated[
-    str, typer.Argument(help="A published folder, or the name of one in --out.", show_default=False)
+    str, typer.Argument(help="A published module's folder, or its name in --out.", show_default=False)
 ]
 VariantOption = Annotated[
     list[str] | None, typer.Option("--variant", "-v", help="Only this one; may be repeated.", show_default=False)
@@ -197,7 +197,9 @@ def explain(
         Path | None, typer.Option(help="Its spec; else it is looked for in --out, then in the ready specs.")
     ] = None,
     size: Annotated[str, typer.Option(help="The size to count for, as B1,H8,Hk2,S4096.")] = "B1,H8,S1024",
-    out: OutOption = Path("generated"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder that holds modules, or that of one.")] = Path(
+        "generated"
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Print a variant's plan and why, the tile map of its mask, and what it moves and computes.
@@ -205,6 +207,7 @@ def explain(
     \b
     fagen explain causal_d64
     fagen explain gemma2_local --spec specs/zoo.yaml --size B1,H8,Hk4,S8192
+    fagen explain causal_d64 --out generated/a100
     """
     with errors_shown(as_json):
         from .explaining import explain_variant
@@ -240,19 +243,22 @@ def list_(
 def render(
     spec: SpecArgument,
     variant: VariantOption = None,
-    to: Annotated[Path | None, typer.Option("--to", help="Write files here instead of printing.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write files to this folder instead of printing.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option("--to", hidden=True)] = None,  # what --out was called
     as_json: JsonOption = False,
 ) -> None:
     """Print the C++ that a spec becomes; compile nothing.
 
     \b
     fagen render specs/cpu.yaml -v causal_d64
-    fagen render specs/cpu.yaml --to /tmp/sources
+    fagen render specs/cpu.yaml --out /tmp/sources
     """
     with errors_shown(as_json):
         from .rendering import render_spec
 
-        render_spec(spec, variant or [], to, as_json=as_json)
+        render_spec(spec, variant or [], out or to, as_json=as_json)
 
 
 @app.command()

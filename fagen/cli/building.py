@@ -31,15 +31,16 @@ def build_all(specs: Sequence[Path], out: Path, check: str, jobs: int | None, *,
 
 def _summary(result: BuildResult) -> str:
     place = shown_path(result.folder)
+    told = "".join(f"\n  warning: {warning}" for warning in result.report.get("warnings", []))
     if result.up_to_date:
-        return f"{place} is up to date: compiled nothing ({result.seconds:.2f} s)"
+        return f"{place} is up to date: compiled nothing ({result.seconds:.2f} s){told}"
     made, cached = len(result.compiled), len(result.cached)
     units = f"{made} unit{'s' * (made != 1)} compiled, {cached} from the cache"
     text = f"{place}: {units}; {result.seconds:.1f} s"
     if made:
         peak = max(result.report["units"][label]["peak_mb"] for label in result.compiled)
         text += f", at most {peak:.0f} MiB a compiler"
-    text += f"\n  check: {_verdict(result.report['check'])}"
+    text += f"\n  check: {_verdict(result.report['check'])}{told}"
     for entry in result.report["skipped"]:
         text += f"\n  left out: {entry['name']}, which waits for {', '.join(entry['waits_for'])}"
     return text

@@ -41,11 +41,10 @@ def list_all(out: Path, *, as_json: bool) -> None:
 
 def list_one(what: str, out: Path, *, as_json: bool) -> None:
     """The variants of a spec file, or of a published module (its folder, or its name in ``out``)."""
-    path = Path(what)
-    if path.is_file() or path.suffix in (".yaml", ".yml"):
+    if names_spec(what):
         from ..spec import expand, load
 
-        spec = load(path)
+        spec = load(what)
         rows = [variant.to_json() for variant in expand(spec)]
         skipped = [{"name": name, "waits_for": list(keys)} for name, keys in spec.skipped]
     else:
@@ -59,16 +58,32 @@ def list_one(what: str, out: Path, *, as_json: bool) -> None:
         typer.echo(f"{entry['name']} waits for {', '.join(entry['waits_for'])}")
 
 
+def names_spec(what: str) -> bool:
+    """Whether an argument is a spec's path, be the file there or not: no module and no variant has such a name."""
+    return what.endswith((".yaml", ".yml")) or Path(what).is_file()
+
+
 def find_module(what: str, out: Path) -> Path:
     """The folder of a published module, given as a folder or as a name in ``out``. Raises :class:`SpecError`."""
     for folder in (Path(what), out / what):
         if (folder / "manifest.json").is_file():
             return folder
+    if names_spec(what):
+        raise SpecError(Problem("is a spec; this wants the module that it makes", what, hint=_module_of(what, out)))
     names = sorted(path.parent.name for path in out.glob("*/manifest.json"))
     there = f"there are {', '.join(names)}" if names else "there is none: `fagen build SPEC` makes one"
-    if what.endswith((".yaml", ".yml")):
-        there += "; this wants a published module, not its spec"
-    raise SpecError(Problem(f"no module {what} in {shown_path(out.absolute())}", hint=there))
+    elsewhere = "one that lies elsewhere goes by its folder, as ~/kernels/my_model, or by its name and --out"
+    raise SpecError(Problem(f"no module {what} in {shown_path(out.absolute())}", hint=f"{there}; {elsewhere}"))
+
+
+def _module_of(path: str, out: Path) -> str:
+    """Where the module of a spec is, or how to make it. Raises :class:`SpecError` for a spec that makes none."""
+    from ..spec import load
+
+    name = load(path).name
+    if (out / name / "manifest.json").is_file():
+        return f"name {name}" + ("" if out == Path("generated") else f", with --out {out}")
+    return f"`fagen build {path}` makes {name}"
 
 
 def read_module(folder: Path) -> dict[str, Any]:

@@ -155,17 +155,27 @@ class Emulator:
 
     def _program(self, unit: str) -> Loaded:
         if unit not in self._programs:
-            self._programs[unit] = load((self.folder / "ptx" / f"{unit}.ptx").read_text(encoding="utf-8"))
+            self._programs[unit] = load(self._text(unit))
         return self._programs[unit]
+
+    def _text(self, unit: str) -> str:
+        path = self.folder / "ptx" / f"{unit}.ptx"
+        try:
+            return path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            names = ", ".join(sorted(each.stem for each in path.parent.glob("*.ptx"))) or "none"
+            raise EmulationError(f"{unit}: no unit of this module, which has {names}: no file {path}") from None
 
 
 @contextmanager
 def use(module: Any, *, completions: str = "random", seed: int = 0, checks: bool = True) -> Iterator[Emulator]:
     """While this holds, ``module`` (a package that fagen built for CUDA cards) computes on CPU tensors, emulated.
 
-    A kernel's fault is raised as :class:`fagen.emulate.Fault`, at the latest when this ends.
+    Autocast is the CPU's for them. A kernel's fault is raised as :class:`fagen.emulate.Fault`, at the latest when this
+    ends. TypeError for what is no
+    such package.
     """
-    inner = getattr(module, "_module", module)  # the package, or what it is the front of
+    inner = _module_of(module)
     if inner.device == "cpu":
         raise ValueError(f"{inner.name} is built for the CPU: there is nothing to emulate")
     emulator = Emulator(inner.folder, completions=completions, seed=seed, checks=checks)
@@ -182,6 +192,19 @@ def use(module: Any, *, completions: str = "random", seed: int = 0, checks: bool
         raise
     finally:
         _put(library, inner, before)
+
+
+def _module_of(given: Any) -> Any:
+    """What a package of fagen's is the front of, or that itself. Each carries its class along: it is known by what it
+    has."""
+    inner = getattr(given, "_module", given)
+    if all(hasattr(inner, name) for name in ("name", "device", "folder", "library", "emulator")):
+        return inner
+    what = repr(given)
+    what = what if len(what) <= 80 else f"an object of {type(given).__name__}"
+    raise TypeError(
+        f"driver.use: expected a module that fagen built for cards, as `from generated import a100` gives, found {what}"
+    )
 
 
 def _put(library: ctypes.CDLL, module: Any, emulator: Emulator | None) -> None:

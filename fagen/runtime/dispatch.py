@@ -14,7 +14,7 @@ from torch import Tensor
 from .fakes import DTYPES
 from .language import LanguageError, canonical, parse, unparse
 from .language.nodes import Name, walk
-from .owner import Owner
+from .owner import Owner, autocast_device
 from .request import Request
 from .suggest import describe, nearest, spec_entry, with_extents
 from .variant import Expression, Param, Variant
@@ -57,7 +57,8 @@ class Dispatcher:
             raise ValueError(f"attention: align: expected 'bottom_right' or 'top_left', found {align!r}")
         _check_tensors({"q": q, "k": k, "v": v, **({} if sink is None else {"sink": sink}), **params})
         wanted = self._module.device
-        dtype = torch.get_autocast_dtype(wanted) if torch.is_autocast_enabled(wanted) else q.dtype
+        place = autocast_device(q, wanted)
+        dtype = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else q.dtype
         # The emulator computes on the CPU what is built for cards.
         device = wanted if self._module.emulator is not None and q.device.type == "cpu" else q.device.type
         tensors = (q, k, v, *params.values()) if sink is None else (q, k, v, sink, *params.values())

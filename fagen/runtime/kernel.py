@@ -12,7 +12,7 @@ from . import formula, transforms
 from .failures import explain, forward_mode, no_backward, no_gradient, no_out_gradient
 from .fakes import DTYPES
 from .folding import foldable
-from .owner import Owner
+from .owner import Owner, autocast_device
 from .variant import Variant
 
 
@@ -107,8 +107,7 @@ class Kernel:
         out: Tensor | None,
     ) -> Any:
         """The call as torch.compile and torch.export see it: the op itself, its formula registered with torch."""
-        if torch.is_autocast_enabled(self.device):
-            q, k, v = self._cast(q, k, v)
+        q, k, v = self._cast(q, k, v)
         wants_grad = torch.is_grad_enabled() and self._requires_grad(q, k, v, rest)
         if out is not None:
             lse = self._write(q, k, v, rest, scale, out, wants_grad)
@@ -142,7 +141,7 @@ class Kernel:
 
     def _cast(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Autocast: q, k and v in the variant's dtype, which the caller chose by name. Params stay as they are."""
-        if not torch.is_autocast_enabled(self.device):
+        if not torch.is_autocast_enabled(autocast_device(q, self.device)):
             return q, k, v
         return q.to(self._dtype), k.to(self._dtype), v.to(self._dtype)
 

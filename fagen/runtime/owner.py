@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from .ops import Ops
 from .variant import Variant
 
@@ -35,3 +37,8 @@ class Owner(Protocol):
 
     def add(self, kernel: Any) -> None:
         """A kernel of one of them was made."""
+
+
+def autocast_device(q: Tensor, device: str) -> str:
+    """Whose autocast a call of a module for ``device`` follows. CPU tensors that it takes, the emulator computes."""
+    return "cpu" if q.device.type == "cpu" else device

@@ -141,13 +141,17 @@ def _block(
         allowed = ~shut.expand(x.shape) if allowed is None else allowed & ~shut
         x = logits(allowed)
     p, lse = _softmax(x, sink)
-    return weighted(p, v, allowed, unit), lse
+    o = weighted(p, v, allowed, unit)
+    if bool(sink.isnan().any()):  # all rows of its head, even those that see no key
+        o = o + torch.where(sink.isnan(), torch.nan, 0.0)[..., None]
+    return o, lse
 
 
 def _softmax(x: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities [N, Sq, Skv] and lse [N, Sq] of scores; ``sink`` [N, 1], or [N, 0] for none.
 
-    A row with nothing in it has probabilities 0 and lse -inf, and passes no gradient on.
+    A row with nothing in it has probabilities 0 and lse -inf, and passes no gradient on. A sink of inf takes all
+    weight.
     """
     sink = sink[:, None].expand(-1, x.shape[1], -1)
     with torch.no_grad():
@@ -157,10 +161,13 @@ def _softmax(x: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
                 top = torch.maximum(top, column.amax(-1, keepdim=True))
         top = top.masked_fill(top == -torch.inf, 0)
     weights = torch.exp(x - top)
-    total = weights.sum(-1, keepdim=True) + torch.exp(sink - top).sum(-1, keepdim=True)
+    whole = sink == torch.inf
+    total = weights.sum(-1, keepdim=True) + torch.exp((sink - top).masked_fill(whole, 0)).sum(-1, keepdim=True)
     empty = total == 0
     total = total.masked_fill(empty, 1)
     lse = (top + total.log()).masked_fill(empty, -torch.inf)
+    if bool(whole.any()):
+        lse = torch.where(whole & ~lse.isnan(), sink, lse)  # whose gradient the sink's is
     return weights / total, lse.squeeze(-1)
 
 

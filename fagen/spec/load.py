@@ -59,11 +59,9 @@ def _read(path: Path) -> str:
                 raise SpecError(Problem("not a file", shown))
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        near = sorted(path.parent.glob("*.yaml"))[:8] if path.parent.is_dir() else []
-        hint = f"there are {', '.join(str(file) for file in near)}" if near else None
-        raise SpecError(Problem("no such file", shown, hint=hint)) from None
+        raise SpecError(Problem("no such file", shown, hint=_perhaps(path))) from None
     except IsADirectoryError:
-        raise SpecError(Problem("is a folder, not a spec file", shown)) from None
+        raise SpecError(Problem("is a folder, not a spec file", shown, hint=_perhaps(path))) from None
     except (OSError, ValueError) as error:
         raise SpecError(Problem(f"cannot be read: {getattr(error, 'strerror', None) or error}", shown)) from None
     if len(data) > MAX_BYTES:
@@ -76,6 +74,18 @@ def _read(path: Path) -> str:
         raise SpecError(
             Problem(f"not UTF-8: byte 0x{data[error.start]:02X}", shown, line, column, "save the file as UTF-8")
         ) from None
+
+
+def _perhaps(path: Path) -> str:
+    """Which spec may have been meant by a path that is none."""
+    twin = f"{path}.yaml"
+    if os.path.isfile(twin):
+        return f"there is {twin}"
+    folder = path if path.is_dir() else path.parent
+    near = sorted(folder.glob("*.yaml"))[:8] if folder.is_dir() else []
+    if near:
+        return f"there {'is' if len(near) == 1 else 'are'} {', '.join(str(file) for file in near)}"
+    return "`fagen list` names the specs that come with fagen, `fagen new` writes one to start from"
 
 
 class _Reader:

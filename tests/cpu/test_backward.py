@@ -197,3 +197,12 @@ def test_params(kind: str) -> None:
     less = call(q, k, w, o, lse, d_o, params=params, wanted=frozenset())
     assert set(less) == {"dq", "dk", "dv"} and "d_t" in got
     assert all(torch.equal(less[name], want[name]) for name in less)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sink_of_infinity_has_the_gradient_of_lse_and_leaves_the_others_none(dtype: str) -> None:
+    v = differentiable("no_sinks", 16, dtype, sink=True, mask="causal")
+    q, k, w = draw(v, B=1, H=2, Hk=2, Sq=90, Skv=70)
+    got = check_backward(v, q, k, w, sink=torch.tensor([torch.inf, 0.0]))
+    assert all((got[name][:, :, 0] == 0).all() and got[name].isfinite().all() for name in ("dq", "dk", "dv"))
+    assert got["d_sink"].isfinite().all() and got["d_sink"][0] != 0

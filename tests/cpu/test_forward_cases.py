@@ -11,8 +11,10 @@ from kernels import DTYPES, kernel, variant
 
 from fagen.runtime.reference import reference
 from fagen.runtime.variant import Param, Tiles
+from fagen.target import ISAS, native_isa
 
 INF = math.inf
+RUNNABLE = list(ISAS)[list(ISAS).index(native_isa()) :]
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +121,25 @@ def test_values_near_the_largest_float(dtype: str, Sq: int) -> None:
     assert torch.allclose(lse.double(), want_lse) and (o > 0.4 * largest).all()
 
 
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_mean_of_the_largest_number_is_that(dtype: str, isa: str) -> None:
+    """However weights, their sum and the division are rounded: never infinite, and an infinite value still is."""
+    v = variant("largest_value", 16, dtype, tiles=Tiles(q=18, kv=64))
+    largest = torch.finfo(DTYPES[dtype]).max
+    q, k = torch.zeros(1, 400, 1, 16), torch.zeros(1, 100, 1, 16)
+    q[..., 0], k[..., 0] = torch.linspace(4.0, 0.0, 400)[:, None], (torch.arange(100) % 8 == 0)[:, None]
+    w = torch.full((1, 100, 1, 16), largest, dtype=DTYPES[dtype])
+    w[..., ::2] *= -1.0
+    for keys in (1, 3, 100):
+        o, _ = kernel(v, isa)(q.to(w.dtype), k[:, :keys].to(w.dtype), w[:, :keys])
+        assert torch.allclose(o.double(), w[:, :1].double().expand(o.shape), rtol=2**-18 if dtype == "f32" else 2**-7)
+        assert o.isfinite().all()
+    w[:, 50, :, :2] = torch.tensor([-INF, INF])
+    o, _ = kernel(v, isa)(q.to(w.dtype), k.to(w.dtype), w)
+    assert (o[..., 0] == -INF).all() and (o[..., 1] == INF).all() and o[..., 2:].isfinite().all()
+
+
 def test_denormals_survive() -> None:
     v = variant("denormal", 16, "f16")
     q, k, _ = draw(v, B=1, H=1, Hk=1, Sq=3, Skv=1)
@@ -199,3 +220,21 @@ def test_sinks() -> None:
     o, lse = check(v, q, k, w, sink=sink)
     assert torch.equal(lse[0, :, :10], sink[:, None].expand(4, 10))  # rows without keys
     assert (o[0, :10] == 0).all() and (o[0, :, 3] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bad", [0.0, INF, -INF, math.nan])
+def test_sinks_that_are_no_numbers(dtype: str, bad: float) -> None:
+    """Inf takes all weight, NaN all rows of its head; rows that see no key among them, and no keys at all."""
+    v = variant("no_sinks", 16, dtype, sink=True, mask="causal", tiles=Tiles(q=18, kv=64))
+    q, k, w = draw(v, B=1, H=3, Hk=1, Sq=90, Skv=70)
+    w[0, 40, 0, 5] = bad
+    sink = torch.tensor([INF, math.nan, 0.0])
+    o, lse = check(v, q, k, w, sink=sink)
+    assert (lse[0, 0] == INF).all() and lse[0, 1].isnan().all() and lse[0, 2].isfinite().all()
+    untouched = o[0, :, 0].clone()
+    untouched[60:, 5] = 0.0  # those that see the value that is no number
+    assert (untouched == 0).all() and o[0, :, 1].isnan().all()
+    assert bool(o[0, 60:, 0, 5].isnan().all()) == (bad != 0.0)
+    o, lse = check(v, q, k[:, :0], w[:, :0], sink=sink)
+    assert (o[0, :, [0, 2]] == 0).all() and o[0, :, 1].isnan().all() and (lse[0, 0] == INF).all()

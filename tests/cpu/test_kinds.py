@@ -145,7 +145,7 @@ lengths = {
     kv_len=lengths["kv"],
     batch=st.sampled_from([0, 1, 2, 3]),
     heads=st.sampled_from([(1, 1), (2, 1), (3, 3), (6, 2)]),
-    values=st.sampled_from(VALUES),
+    values=st.sampled_from([values for values in VALUES if values != "largest"]),  # that takes few keys
     where=st.sampled_from(PLACES),
     threads=st.sampled_from([1, 2, 5]),
 )

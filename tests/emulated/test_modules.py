@@ -18,7 +18,7 @@ import torch
 
 from fagen.build import build
 from fagen.build.check import check_folder
-from fagen.emulate import Fault, driver
+from fagen.emulate import EmulationError, Fault, driver
 from fagen.errors import ToolchainError
 from fagen.runtime.check.report import FAILED, PARTIAL, PASSED, explain
 from fagen.toolchain import find_nvcc
@@ -34,6 +34,7 @@ params:
   doc: {dtype: i32, shape: [B, n]}
 variants:
   - {name: causal_d64, head_dim: 64, mask: causal}
+  - {name: full_f16, head_dim: 16, dtype: f16}
   - {name: rich_d64, head_dim: 64, value_dim: 40, layout: bhsd, sink: true, mask: document(doc), score: alibi(slope)}
 """
 
@@ -132,6 +133,68 @@ def test_scores_as_low_as_those_that_shut_keys_out_leave_the_others_alone(size: 
     torch.testing.assert_close(lse.double(), expected_lse, atol=1e-3, rtol=1e-6)
 
 
+@pytest.mark.parametrize("way", ["call", "attention", "compiled"])
+def test_autocast_of_the_cpu_is_that_of_cpu_tensors(way: str, emu: ModuleType) -> None:
+    q, k, v = tensors(5, 9, 1)
+
+    def call(*qkv: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return emu.attention(*qkv, mask="causal") if way == "attention" else emu.causal_d64(*qkv)
+
+    if way == "compiled":
+        torch._dynamo.reset()
+        call = torch.compile(call, backend="eager", fullgraph=True)
+    with driver.use(emu):
+        expected = emu.causal_d64(q, k, v)
+        assert torch.equal(call(q.float(), k.float(), v.float()), expected)
+        with pytest.raises(TypeError, match="q: expected dtype torch.bfloat16"):
+            emu.causal_d64(q.float(), k.float(), v.float())
+
+
+@pytest.mark.parametrize("bad", [0.0, torch.inf, torch.nan])
+def test_sinks_that_are_no_numbers(bad: float, emu: ModuleType) -> None:
+    """Inf takes all weight, NaN all rows of its head; rows that see no key among them, and no keys at all."""
+    q, k, v = (x.transpose(1, 2) for x in tensors(70, 90, 1))
+    v = v[..., :40].clone()
+    v[:, :, 50, 3] = bad
+    doc = (torch.arange(90) // 30)[None].int()
+    doc[:, 25:28] = 9 + torch.arange(3)  # queries 5 to 7 ...
+    for sink in ([torch.inf, torch.nan], [torch.nan, torch.inf]):
+        for keys in (90, 0):
+            more = {"sink": torch.tensor(sink), "slope": torch.tensor([0.1, 0.2]), "doc": doc}
+            given = (q, k[:, :, :keys], v[:, :, :keys])
+            with driver.use(emu):
+                o, lse = emu.rich_d64(*given, return_lse=True, **more)
+            expected, expected_lse = emu.rich_d64.reference(*given, return_lse=True, **more)
+            torch.testing.assert_close(o.double(), expected, atol=0, rtol=0, equal_nan=True)
+            torch.testing.assert_close(lse.double(), expected_lse, atol=0, rtol=0, equal_nan=True)
+            whole = sink.index(torch.inf)
+            assert (lse[:, whole] == torch.inf).all() and o[:, 1 - whole].isnan().all()
+            assert bool(o[:, whole].isnan().any()) == (bad != 0.0 and keys > 0)
+
+
+@pytest.mark.parametrize("name", ["causal_d64", "full_f16"])
+def test_the_mean_of_the_largest_number_is_that(name: str, emu: ModuleType) -> None:
+    """However weights, their sum and the division are rounded: never infinite, and an infinite value still is."""
+    kernel = getattr(emu, name)
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[kernel.variant.dtype]
+    dim, largest = kernel.variant.head_dim, torch.finfo(dtype).max
+    for keys in (1, 3, 200):
+        q, k = torch.zeros(1, 200, 1, dim), torch.zeros(1, keys, 1, dim)
+        q[..., 0], k[..., 0] = torch.linspace(4.0, 0.0, 200)[:, None], (torch.arange(keys) % 8 == 0)[:, None]
+        v = torch.full((1, keys, 1, dim), largest, dtype=dtype)
+        v[..., ::2] *= -1.0
+        with driver.use(emu):
+            o = kernel(q.to(dtype), k.to(dtype), v, scale=1.0)
+            v[:, -1, :, :2] = torch.tensor([-torch.inf, torch.inf])
+            infinite = kernel(q.to(dtype), k.to(dtype), v, scale=1.0)[:, -1, 0]
+        seen = o[:, max(200 - keys, 0) :] if name == "causal_d64" else o
+        assert o.isfinite().all()
+        torch.testing.assert_close(seen.abs().double(), torch.full(seen.shape, largest).double(), atol=0, rtol=2**-7)
+        assert torch.equal(infinite[:, :2], torch.tensor([[-torch.inf, torch.inf]], dtype=dtype))
+        assert infinite[:, 2:].isfinite().all()
+
+
 def test_nothing_to_do_launches_nothing(emu: ModuleType) -> None:
     with driver.use(emu) as emulator:
         assert emu.causal_d64(*tensors(q_len=0)).shape == (2, 0, 2, 64)
@@ -149,6 +212,22 @@ def test_emulators_nest_and_leave_nothing_behind(emu: ModuleType) -> None:
     assert (outer.launches, inner.launches) == (1, 1)
     with pytest.raises(ValueError, match="built for CUDA cards"):
         emu.causal_d64(q, k, v)
+
+
+@pytest.mark.parametrize("what", ["emu", None, torch, torch.zeros(3), "variant"])
+def test_what_is_no_module_cannot_be_emulated(what: object, emu: ModuleType) -> None:
+    given = emu.causal_d64 if what == "variant" else what
+    words = r"driver\.use: expected a module that fagen built for cards, as `from generated import a100` gives, found "
+    with pytest.raises(TypeError, match=words), driver.use(given):
+        pass
+
+
+def test_a_unit_that_a_module_has_not(emu: ModuleType) -> None:
+    with (
+        driver.use(emu) as emulator,
+        pytest.raises(EmulationError, match="causal_forward: no unit of this module.*d64"),
+    ):
+        emulator.lines("causal_forward")
 
 
 def test_other_copies_of_a_module_share_its_library(folder: Path, emu: ModuleType, tmp_path: Path) -> None:

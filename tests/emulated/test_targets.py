@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from fagen.build import build
 from fagen.build.check import check_folder
+from fagen.cli import app
 from fagen.errors import ToolchainError
 from fagen.runtime.check.report import PASSED, explain
 from fagen.target import TARGETS
@@ -48,3 +52,30 @@ def test_a_variant(target: str, tmp_path: Path) -> None:
     assert not spilled, "no variant may spill"
     [report] = check_folder(result.folder, seed=1, on="emulator").variants
     assert report.verdict == PASSED, "\n".join(explain(report))
+
+
+def test_tiles_that_spill_are_told_of(tmp_path: Path) -> None:
+    """By the build, also of what is up to date, in its report and the manifest, and by `fagen explain`."""
+    try:
+        find_nvcc()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    spec, out = tmp_path / "card.yaml", ["--out", str(tmp_path)]
+    spec.write_text(
+        "fagen: 1\nname: card\ntarget: sm_80\ndefaults: {backward: false}\n"
+        "variants: [{name: a, head_dim: 128, dtype: bf16, tiles: {q: 128, kv: 256}}]\n"
+    )
+    warning = r"a: fagen_a_forward spills \d+ bytes of a thread's registers and reads \d+ back, which is slow; "
+    warning += r"tiles smaller than \{q: 128, kv: 256\} take fewer registers"
+    for state in (r"units? compiled", "is up to date"):
+        shown = CliRunner().invoke(app, ["build", str(spec), "--check", "off", *out])
+        assert shown.exit_code == 0 and re.search(state, shown.stdout), shown.output
+        assert re.search(f"  warning: {warning}\n", shown.stdout)
+    [told] = build(spec, out=tmp_path, check="off").report["warnings"]
+    assert re.fullmatch(warning, told)
+    [entry] = json.loads((tmp_path / "card" / "manifest.json").read_text())["variants"]
+    assert entry["resources"]["fagen_a_forward"]["spill_stores"] > 0
+    for words in (["--spec", str(spec), *out], out):
+        shown = CliRunner().invoke(app, ["explain", "a", *words])
+        assert f"  warning: {told}\n" in shown.stdout
+    assert json.loads(CliRunner().invoke(app, ["explain", "a", *out, "--json"]).stdout)["warnings"] == [told]

@@ -271,8 +271,11 @@ void write_rows(const ForwardParams& p, const Item& item, int32_t h, int row, fl
     for (int d = 0; d < kValueDim; d += kLanes) {
       Element* const to = o + d * p.o.stride_d;
       // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
-      vf x = total == 0.0f ? vf{} : load(own.o + row * kValueWidth + d) * factor;
+      const vf sum = load(own.o + row * kValueWidth + d);
+      vf x = total == 0.0f ? vf{} : sum * factor;
       if (value_scale != 1.0f) {
+        // A mean is no larger than all that it is of, however their weights were rounded.
+        x = sum - sum == 0.0f ? within(largest(to), x) : x;
         const vf before = load_floats(to, p.o.stride_d, kValueDim - d);
         x = before - before == 0.0f ? before : x;
       }

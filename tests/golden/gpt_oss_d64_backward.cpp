@@ -377,7 +377,8 @@ void prepare(const BackwardParams& p, const Work& work, int64_t n, Scratch& own)
               p.lse + row, norm, own);
   double sink_slope = 0;
   for (int r = 0; r < rows; ++r)
-    if (p.lse[row + r] != -kInfinity) sink_slope -= exp(p.sink[h] - p.lse[row + r]) * norm[r] * delta[r];
+    if (p.lse[row + r] != -kInfinity)  // one of inf has all the weight
+      sink_slope -= (p.sink[h] == p.lse[row + r] ? 1.0f : exp(p.sink[h] - p.lse[row + r])) * norm[r] * delta[r];
   work.sink_slopes[n] = sink_slope;
   std::memset(work.dq + n * kPaddedQ * kHeadWidth, 0, sizeof(float) * kPaddedQ * kHeadWidth);
 }

@@ -256,8 +256,11 @@ void write_rows(const ForwardParams& p, const Item& item, int32_t h, int row, fl
     for (int d = 0; d < kValueDim; d += kLanes) {
       Element* const to = o + d * p.o.stride_d;
       // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
-      vf x = total == 0.0f ? vf{} : load(own.o + row * kValueWidth + d) * factor;
+      const vf sum = load(own.o + row * kValueWidth + d);
+      vf x = total == 0.0f ? vf{} : sum * factor;
       if (value_scale != 1.0f) {
+        // A mean is no larger than all that it is of, however their weights were rounded.
+        x = sum - sum == 0.0f ? within(largest(to), x) : x;
         const vf before = load_floats(to, p.o.stride_d, kValueDim - d);
         x = before - before == 0.0f ? before : x;
       }
@@ -276,9 +279,10 @@ uint32_t attend(const ForwardParams& p, const Item& item, const KeyTile* packed,
     const Tile<Element> q{row_at(p.q, item.b, item.i, item.h + g), p.q.stride_s, p.q.stride_d, item.rows, kHeadDim};
     pack_rows<Product>(own.q + row * kRowWords, item.rows, kRowWords * Product::kDepth, q);
     for (int32_t r = row; r < row + item.rows; ++r) {
-      // The sink is a key without a value; -inf is none.
-      own.largest[r] = p.sink[item.h + g];
-      store(own.total + r * kLanes, vf{own.largest[r] == -kInfinity ? 0.0f : 1.0f});
+      // The sink is a key without a value; -inf is none, and NaN makes the row NaN.
+      const float sink = p.sink[item.h + g];
+      own.largest[r] = sink;
+      store(own.total + r * kLanes, vf{sink == -kInfinity ? 0.0f : sink != sink ? sink : 1.0f});
     }
     keys = unite(keys, key_ranges(p, Block{item.b, item.h + g, item.i, item.rows, 0, 0}));
   }

@@ -187,6 +187,7 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, uint32_t stag
 #pragma unroll
         for (int n = 0; n < kValueTiles; ++n) o[r][n][2 * half] = 0.0f, o[r][n][2 * half + 1] = 0.0f;
       }
+      limit_means<Element>(o[r], half, factor);
       if (lane % 4 == 0 && at < part.rows)
         lse[at] = total == 0.0f ? -kInfinity : (softmax.reference[r][half] * 1.0f + log2f(total)) * kLn2;
 #pragma unroll

@@ -292,7 +292,7 @@ class Feeder {
   Values waiting_{};
 };
 
-// Writes lse of rows whose keys have all been seen. What their sums are to be multiplied with: 0 where there are none.
+// Writes lse of rows whose keys have all been seen. What their sums are to be multiplied with, or -1: they count for nothing.
 __device__ __forceinline__ void close_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax,
                                            float (&factor)[2]) {
   const int lane = lane_id();
@@ -300,21 +300,24 @@ __device__ __forceinline__ void close_rows(const ForwardParams& p, const Block& 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float total = sum_of_row(softmax.total[half]);
-    factor[half] = total == 0.0f ? 0.0f : 1.0f / total;
+    factor[half] = total == 0.0f ? -1.0f : 1.0f / total;
     if (lane % 4 == 0 && lane / 4 + 8 * half < part.rows)
       lse[lane / 4 + 8 * half] = total == 0.0f ? -kInfinity : (softmax.reference[half] * kLog2e + log2f(total)) * kLn2;
   }
 }
 
 // Writes o of these rows.
-__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, const float (&factor)[2], Sums& o) {
+__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, float (&factor)[2], Sums& o) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half)
-    if (factor[half] == 0.0f) {
+  for (int half = 0; half < 2; ++half) {
+    if (factor[half] < 0.0f) {
+      factor[half] = 0.0f;
       // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
 #pragma unroll
       for (int n = 0; n < kValueTiles; ++n) o[n][2 * half] = 0.0f, o[n][2 * half + 1] = 0.0f;
     }
+    limit_means<Element>(o, half, factor[half]);
+  }
   store_fragments<Element>(RowsOf<Element::Type>::of(p.o, part.b, part.h), part.i, part.rows, o, factor);
 }
 
@@ -459,7 +462,7 @@ class Multiplier {
     return part;
   }
 
-  __device__ __forceinline__ void finish(uint32_t block, const float (&factor)[2], Sums& o) {
+  __device__ __forceinline__ void finish(uint32_t block, float (&factor)[2], Sums& o) {
     const Block part = part_of_block(block);
     write_rows(p_, part, factor, o);
   }

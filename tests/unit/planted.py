@@ -50,6 +50,7 @@ FAULTS = {
     "lost-nan": "a NaN in V is taken for 0",
     "inf-is-nan": "an infinity in V is taken for NaN",
     "shrunk-values": "values are divided for the sake of large ones, which leaves nothing of the smallest",
+    "infinite-mean": "rounding brings a mean of the largest numbers to infinity",
     "strides": "k is read as if it were contiguous",
     "spill": "one element too many is written",
     "writes-input": "q is scaled in place",
@@ -58,6 +59,7 @@ FAULTS = {
     "sink-twice": "the sink is counted in each of two tiles",
     "sink-scaled": "the sink is scaled",
     "no-sink": "the sink is ignored",
+    "infinite-sink": "a sink of infinity makes NaN",
     "rows-of-one-batch": "a param's batch index is always 0",
     "no-group-sum": "dk and dv are those of the last query head of a group",
     "no-delta": "the gradient lacks the term from normalising",
@@ -150,9 +152,9 @@ class Planted:
             new = torch.maximum(top, extra)
             safe = torch.where(new == -math.inf, 0.0, new)
             alpha = torch.exp(torch.where(new == -math.inf, 0.0, top - safe))
-            total = total * alpha + torch.exp(extra - safe) * (
-                2.0 if self.has("sink-twice") and keys > self.tile else 1.0
-            )
+            weight = torch.exp(extra - safe)
+            weight = weight if self.has("infinite-sink") else weight.masked_fill(extra == math.inf, 1.0)
+            total = total * alpha + weight * (2.0 if self.has("sink-twice") and keys > self.tile else 1.0)
             o, top = o * alpha, new
         empty = total == 0
         o = torch.where(
@@ -160,6 +162,9 @@ class Planted:
         )
         lse = torch.where(empty, -1e30 if self.has("lse-empty") else -math.inf, top + total.log())
         lse = lse / math.log(2.0) if self.has("base-2") else lse
+        if not self.has("infinite-mean"):
+            most = torch.finfo(dtype).max
+            o = torch.where(o.isfinite(), o.clamp(-most, most), o)
         o, lse = o.to(dtype), lse[..., 0]
         if rows > 3 and self.has("zero-row", "nan-row"):
             o[:, 3] = 0.0 if self.has("zero-row") else math.nan
@@ -258,7 +263,9 @@ class Planted:
         d_o, o = by_head(d_o).float(), by_head(o).float()
         safe = torch.where(lse == -math.inf, 0.0, lse)
         p = torch.exp(x - safe)
-        weight = 0.0 if args.sink is None else torch.exp(args.sink[:, None] - safe)
+        weight = 0.0
+        if args.sink is not None:
+            weight = torch.exp(args.sink[:, None] - safe).masked_fill(args.sink[:, None] == safe, 1.0)
         total = p.sum(-1, keepdim=True) + weight
         # Where a float32 lse says too little, weights are made to add up to 1.
         total = torch.where(safe.abs() >= (math.inf if self.has("coarse-lse") else 2.0**10), total, 1.0)

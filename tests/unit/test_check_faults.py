@@ -38,7 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 # The variants besides "causal" that a fault needs to be one.
 NEEDS = {
     **dict.fromkeys(["no-score", "no-score-last-tile", "no-score-gradient"], "window"),
-    **dict.fromkeys(["sink-twice", "sink-scaled", "no-sink", "no-sink-gradient"], "rich"),
+    **dict.fromkeys(["sink-twice", "sink-scaled", "no-sink", "no-sink-gradient", "infinite-sink"], "rich"),
     **dict.fromkeys(["rows-of-one-batch", "param-gradient-one-head"], "rich"),
 }
 # Where a baseline in bfloat16 rounds as much itself, only sums that drift over many tiles show these.

@@ -45,6 +45,14 @@ def write_spec(folder: Path, target: str = "cpu") -> Path:
     return path
 
 
+def publish(folder: Path, *variants: str) -> Path:
+    """A module, as far as its manifest goes."""
+    folder.mkdir(parents=True)
+    entries = [{"variant": {"name": name}} for name in variants]
+    (folder / "manifest.json").write_text(json.dumps({"fagen": "0", "target": "cpu", "variants": entries}))
+    return folder
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_teaches_by_example(command: str) -> None:
     result = RUN.invoke(app, [command, "--help"])
@@ -150,6 +158,50 @@ def test_no_such_module(command: str, tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "no module nothing" in result.stderr
     assert "fagen build SPEC" in result.stderr
+    assert "goes by its folder" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "bench"])
+def test_a_spec_where_its_module_is_wanted(command: str, tmp_path: Path) -> None:
+    path = str(write_spec(tmp_path))
+    result = RUN.invoke(app, [command, path, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {path}: is a spec; this wants the module that it makes\n  hint: `fagen build {path}` makes tiny\n"
+    )
+    publish(tmp_path / "out" / "tiny", "a")
+    result = RUN.invoke(app, [command, path, "--out", str(tmp_path / "out")])
+    assert result.stderr.endswith(f"hint: name tiny, with --out {tmp_path / 'out'}\n")
+    assert "no such file" in RUN.invoke(app, [command, str(tmp_path / "other.yaml")]).stderr
+
+
+def test_what_has_variants_where_one_of_them_is_wanted(tmp_path: Path) -> None:
+    """`fagen explain` given a spec, or a module by its name or folder."""
+    path = str(write_spec(tmp_path))
+    result = RUN.invoke(app, ["explain", path])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"error: {path}: is a spec; this wants one of its variants\n  hint: `fagen explain a --spec {path}`\n"
+    )
+    assert "no such file" in RUN.invoke(app, ["explain", str(tmp_path / "other.yaml")]).stderr
+    folder = publish(tmp_path / "out" / "made", "b", "c")
+    for name in ("made", str(folder)):
+        result = RUN.invoke(app, ["explain", name, "--out", str(tmp_path / "out")])
+        assert result.exit_code == 2
+        assert result.stderr == (
+            f"error: {name}: is a module; this wants one of its variants\n"
+            f"  hint: `fagen explain b --out {folder}`; it has b, c\n"
+        )
+
+
+@pytest.mark.parametrize("command", ["build", "render"])
+def test_a_module_where_its_spec_is_wanted(command: str, tmp_path: Path) -> None:
+    path = write_spec(tmp_path)
+    result = RUN.invoke(app, [command, str(path.with_suffix(""))])
+    assert result.exit_code == 2 and f"no such file\n  hint: there is {path}\n" in result.stderr
+    folder = publish(tmp_path / "out" / "tiny", "a")
+    result = RUN.invoke(app, [command, str(folder)])
+    assert result.exit_code == 2 and "is a folder, not a spec file\n  hint: `fagen list` names" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["build", "list", "render"])
@@ -180,6 +232,15 @@ def test_render_a_variant_that_is_not_there(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "no variant b" in result.stderr
     assert "there are a" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--out", "-o", "--to"])
+def test_render_into_a_folder(option: str, tmp_path: Path) -> None:
+    """--to is what --out was called at first."""
+    result = RUN.invoke(app, ["render", str(write_spec(tmp_path)), option, str(tmp_path / "sources")])
+    assert result.exit_code == 0, result.stderr
+    assert {path.name for path in (tmp_path / "sources").iterdir()} == {"a_forward.cpp", "a_backward.cpp"}
+    assert "--to" not in RUN.invoke(app, ["render", "--help"]).stdout
 
 
 @pytest.mark.parametrize("options", [["--check", "maybe"], ["--jobs", "0"], ["--jobs", "x"], ["--frob"]])

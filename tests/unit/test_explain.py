@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fagen.build.planning import plan_spec
 from fagen.cli import app
 from fagen.costs import ProblemSize, costs, operations
 from fagen.explain import explain
@@ -70,6 +71,42 @@ def test_a_name_that_ready_specs_share_is_found_where_it_can_be_planned(tmp_path
     b200 = str(specs_dir() / "b200.yaml")
     refused = RUN.invoke(app, ["explain", "causal_d256", "--spec", b200, "--out", str(tmp_path)])
     assert refused.exit_code == 3 and "not built yet" in refused.stderr
+
+
+def publish(folder: Path, spec: str, name: str) -> dict[str, dict[str, int]]:
+    """A module of one variant, as far as its manifest goes; returns what its kernels are said to take."""
+    loaded = load(specs_dir() / f"{spec}.yaml")
+    [found] = plan_spec(loaded, [variant for variant in expand(loaded) if variant.name == name])
+    taken = {f"fagen_{name}_forward": {"registers": 199, "spill_stores": 0, "spill_loads": 0}}
+    entry = {"variant": found.variant.to_json(), "plan": found.to_json(), "resources": taken}
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(
+        json.dumps({"fagen": "0", "name": folder.name, "target": found.target, "variants": [entry]})
+    )
+    return taken
+
+
+def test_modules_with_the_same_variant(tmp_path: Path) -> None:
+    """That for the CPU comes first; others are reached by their folders or, if they hold its plan, by their spec."""
+    out = tmp_path / "generated"
+    publish(out / "a100", "a100", "causal_d64")
+    publish(out / "cpu", "cpu", "causal_d64")
+
+    def explained(*words: str) -> str:
+        result = RUN.invoke(app, ["explain", "causal_d64", *words])
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    assert "of spec cpu, for cpu" in explained("--out", str(out))
+    for words in (
+        ("--out", str(out / "a100")),
+        ("--out", str(out), "--spec", str(specs_dir() / "a100.yaml")),
+    ):
+        text = explained(*words)
+        assert "of spec a100, for sm_80" in text and "fagen_causal_d64_forward: 199 registers" in text
+    changed = tmp_path / "changed.yaml"
+    changed.write_text((specs_dir() / "a100.yaml").read_text().replace("mask: causal", "mask: causal and q < 99"))
+    assert "199 registers" not in explained("--out", str(out), "--spec", str(changed))
 
 
 def test_a_large_map_is_drawn_small() -> None:

@@ -281,6 +281,24 @@ def test_the_gradient_of_a_sink_is_the_weight_it_takes() -> None:
 
 
 @pytest.mark.parametrize("formula", [reference, baseline])
+@pytest.mark.parametrize("keys", [0, SKV])
+def test_sinks_that_are_no_numbers(keys: int, formula: object) -> None:
+    """Inf takes all weight: its lse is itself. NaN reaches all rows of its head, even those that see no key."""
+    q, k, v = tensors()
+    sink = torch.tensor([INF, NAN, 0.0, -INF]).double().requires_grad_()
+    w = variant("causal and q > 1", head_dim=4, sink=True)
+    o, lse = formula(w, q, k[:, :keys], v[:, :keys], sink=sink)  # type: ignore[operator]
+    assert (lse[:, 0] == INF).all() and lse[:, 1].isnan().all() and lse[:, 2].isfinite().all()
+    assert (o[:, :, 0] == 0).all() and o[:, :, 1].isnan().all() and o[:, :, 2:].isfinite().all()
+    finite = o[:, :, [0, 2, 3]].sum() + lse[:, [0, 2]].sum()
+    found = torch.autograd.grad(finite, [sink])[0]
+    assert found[0] == B * SQ and found[[2, 3]].isfinite().all()
+    infinite = torch.full((H,), INF).double().requires_grad_()
+    found = torch.autograd.grad(formula(w, q, k, v, sink=infinite)[0].sum(), [q, k, v, infinite])  # type: ignore[operator]
+    assert all((each == 0).all() for each in found)
+
+
+@pytest.mark.parametrize("formula", [reference, baseline])
 def test_rows_that_see_nothing_have_zero_gradients(formula: object) -> None:
     """Even where the gradient of their lse, which is -inf, is NaN or infinite."""
     w = variant("on[i, j]", "softcap(2)", params=PARAMS, head_dim=4)

@@ -293,8 +293,17 @@ def test_bytes_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
 
 def test_missing_file_names_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "cpu.yaml").write_text("")
-    with pytest.raises(SpecError, match="no such file\n  hint: there are .*cpu.yaml"):
+    with pytest.raises(SpecError, match="no such file\n  hint: there is .*cpu.yaml"):
         load(tmp_path / "cpv.yaml")
+    (tmp_path / "a.yaml").write_text("")
+    with pytest.raises(SpecError, match="no such file\n  hint: there are .*a.yaml, .*cpu.yaml"):
+        load(tmp_path / "cpv.yaml")
+    with pytest.raises(SpecError, match="no such file\n  hint: there is .*cpu.yaml$"):
+        load(tmp_path / "cpu")
+    with pytest.raises(SpecError, match="is a folder, not a spec file\n  hint: there are .*a.yaml, .*cpu.yaml"):
+        load(tmp_path)
+    with pytest.raises(SpecError, match="no such file\n  hint: `fagen list` names"):
+        load(tmp_path / "elsewhere" / "cpu")
 
 
 def test_spec_keeps_what_it_was_read_from(tmp_path: Path) -> None:

@@ -17,18 +17,20 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
     variant = plan.variant
     bottom_right = variant.align == "bottom_right"
     masked = variant.mask is not None
+    contains = masked and variant.nonfinite == "contain"
+    headers = ("cuda/array.h",) * bool(plan.code.declarations) + ("cuda/math.h",) + ("cuda/nonfinite.h",) * contains
     return {
         "name": variant.name,
         "spec": comment(plan.spec),
         "mask_text": text_of(variant.mask, "none"),
         "score_text": text_of(variant.score, "s"),
-        "headers": ("cuda/array.h", "cuda/math.h") if plan.code.declarations else ("cuda/math.h",),
+        "headers": headers,
         "element": _ELEMENTS[variant.dtype],
         "head_dim": variant.head_dim,
         "value_dim": variant.value_dim,
         "masked": masked,
         "sink": variant.sink,
-        "contains": masked and variant.nonfinite == "contain",
+        "contains": contains,
         "qualifier": "__device__ __forceinline__ ",
         # The position of query row i, as an expression of i, and what turns a Span of rows into one of positions.
         "position_of_i": "i + kv_len - q_len" if bottom_right else "i",

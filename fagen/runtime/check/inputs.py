@@ -78,6 +78,10 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
         if case.q_len == case.kv_len:
             v[:, :quarter] = small[:, :quarter]
         d_o = d_o / numbers.max**0.75
+    if case.values == "largest":
+        numbers = torch.finfo(DTYPES[variant.dtype])
+        v = (1.0 - 2.0 * (torch.arange(variant.value_dim) % 2)).expand(v.shape) * numbers.max
+        d_o = d_o / numbers.max**0.75
     if case.values == "swell":
         numbers, quarter = torch.finfo(DTYPES[variant.dtype]), case.kv_len // 4
         v = (0.5 + 0.25 * torch.rand(v.shape, generator=source)) * numbers.max
@@ -157,6 +161,15 @@ def _values(
         q[..., 0], q[..., 1] = side * first, side * ~first
         k[..., 0], k[..., 1] = side * late, side * ~late
         q[..., 2:] /= variant.head_dim**0.5
+    elif case.values == "largest":
+        # One key of eight weighs 1, before all are divided, and the others a little more than a half and half a unit.
+        dtype = DTYPES[variant.dtype]
+        units, rest = torch.rand(2, case.batch, case.q_len, case.heads, generator=source, dtype=torch.float64)
+        gap = -torch.log(0.5 + torch.finfo(dtype).eps / 2.0 * ((4.0 * units).floor() + 0.5 + rest / 10.0))
+        q, k = torch.zeros_like(q), torch.zeros_like(k)
+        q[..., 0] = gap.to(dtype)
+        q[..., 1] = gap - q[..., 0]
+        k[..., :2] = (torch.arange(case.kv_len) % 8 == 0)[:, None, None]
     elif case.values == "swell":
         scale = variant.scale if variant.scale is not None else variant.head_dim**-0.5
         q, k = q / 8.0, k / 8.0
@@ -173,7 +186,7 @@ def _sink(case: Case, source: torch.Generator) -> Tensor:
     """[H]. Where scores are large, it is as large, so that it weighs something in some rows."""
     sink = torch.randn(case.heads, generator=source)
     if case.values == "shut":
-        sink[:1] = -torch.inf
+        sink[:1], sink[3:4] = -torch.inf, torch.inf
     if case.values != "large":
         return sink
     signs = 1.0 - 2.0 * (torch.arange(case.heads) % 2)
@@ -199,6 +212,8 @@ def _peaked(variant: Variant, case: Case, params: dict[str, Tensor], k: Tensor, 
 def _scale(variant: Variant, case: Case) -> float | None:
     if case.values in ("large", "rising"):
         return 0.5
+    if case.values == "largest":
+        return 1.0
     return None if case.scale is None else case.scale * variant.head_dim**-0.5
 
 

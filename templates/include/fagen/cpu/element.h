@@ -14,6 +14,10 @@ struct f16 {
   uint16_t bits;
 };
 
+constexpr float largest(const f32*) { return 3.40282347e38f; }
+constexpr float largest(const bf16*) { return 3.38953139e38f; }
+constexpr float largest(const f16*) { return 65504.0f; }
+
 typedef uint16_t vu16 __attribute__((vector_size(2 * kLanes)));
 typedef uint16_t vu16_at __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
 

@@ -11,6 +11,12 @@ namespace {
 constexpr uint32_t kLargeBits = 0x6f000000u;
 constexpr float kValueScale = 0x1p-32f;
 
+// x, brought to between -most and most; NaN stays.
+inline vf within(float most, vf x) {
+  const vf least = broadcast(-most);
+  return -larger(least, -larger(least, x));
+}
+
 // Element `at` along a product's inner dimension, of words `stride` apart.
 inline float element(F32, const float* words, int at, int stride) { return words[at * stride]; }
 #if defined(__AVX512BF16__)

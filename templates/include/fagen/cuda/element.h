@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "fagen/cuda/math.h"
 #include "fagen/ptx/math.h"
 #include "fagen/ptx/matrix.h"
 
@@ -11,6 +12,7 @@ namespace {
 
 struct Bf16 {
   using Type = __nv_bfloat16;
+  static constexpr float kLargest = 3.38953139e38f;
 
   static __device__ __forceinline__ float value(uint16_t bits) { return __uint_as_float(uint32_t{bits} << 16); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) { return ptx::cvt_bf16x2(low, high); }
@@ -27,6 +29,7 @@ struct Bf16 {
 
 struct F16 {
   using Type = __half;
+  static constexpr float kLargest = 65504.0f;
 
   static __device__ __forceinline__ float value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) { return ptx::cvt_f16x2(low, high); }
@@ -43,6 +46,22 @@ struct F16 {
 #endif
   }
 };
+
+// Sums of a row that, times `factor`, are means of such numbers. A mean is no larger than all that it is of, however their
+// weights were rounded: not infinite unless its sum is.
+template <class Element, int kTiles>
+__device__ __forceinline__ void limit_means(float (&sums)[kTiles][4], int half, float factor) {
+  float most = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) most = fmaxf(most, fmaxf(fabsf(sums[n][2 * half]), fabsf(sums[n][2 * half + 1])));
+  if (!(most * factor > Element::kLargest)) return;
+  const float limit = Element::kLargest / factor;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int e = 2 * half; e < 2 * half + 2; ++e)
+      if (fabsf(sums[n][e]) < kInfinity) sums[n][e] = fminf(fmaxf(sums[n][e], -limit), limit);
+}
 
 }  // namespace
 }  // namespace fagen

@@ -53,9 +53,10 @@ struct Softmax {
       for (int half = 0; half < 2; ++half) reference[r][half] = kLowest, total[r][half] = 0.0f;
   }
 
-  // Rows that have seen a logit that takes weight to no value.
+  // Rows that have seen a logit that takes weight to no value. A sink of inf, beside a finite reference, leaves all others
+  // none: `total` is inf, as it is NaN of NaN.
   __device__ __forceinline__ void start(float sink, Scale scale) {
-    const float first = fmaxf(sink + scale.shift, kLowest);
+    const float first = fminf(fmaxf(sink + scale.shift, kLowest), -kLowest);
     const float weight = ptx::ex2(scale.exponent(sink, first));  // 0 of a sink of -inf
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r)
