@@ -20,8 +20,9 @@ from typing import Any
 #            them as well shows
 #   rising   every other eight rows see scores of RISE late, the rest early: what was largest so far, and how much it
 #            grows, differs much between rows that a thread has at once
-#   largest  values are the dtype's largest, of one sign in a column, and so is what comes out, however weights are
-#            rounded: of scores as they are, those of all keys but one are rounded up, as far as can be
+#   largest  values of every other column are the dtype's largest, of one sign in a column, and so is what comes out,
+#            however weights are rounded: of scores as they are, those of all keys but one are rounded up, as far as can
+#            be
 #   swell    one sign, near the dtype's largest but for the last keys, where scores are 5 less: what comes after the
 #            last keys weighs much more, though not so much that sums must be brought to another reference
 #   drift    all near 1, so that sums grow steadily and accumulating them in few bits shows
@@ -145,7 +146,7 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     yield Case("shut", a // 2 + 1, 2 * b + 5, 1, 4, 2, values="shut", runs=True)
     yield Case("shut-more-queries", b + 3, b // 2 + 3, 1, 2, 1, values="shut")
     # Few keys: what sums of more lose in float32 is more than what is looked for.
-    yield Case("largest", a // 2 + 3, 8, 1, 2, 1, values="largest")
+    yield Case("largest", a // 2 + 3, 8, 1, 2, 2, values="largest")
     yield Case("swell", 1, 3 * b + 9, 1, 2, 1, values="swell")
     yield Case("huge", 5, b + 9, 1, 4, 2, values="huge", where="fence")
     # Two heads in one work item, each of several blocks of rows, the first of which see only small values.

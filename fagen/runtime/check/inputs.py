@@ -80,7 +80,9 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
         d_o = d_o / numbers.max**0.75
     if case.values == "largest":
         numbers = torch.finfo(DTYPES[variant.dtype])
-        v = (1.0 - 2.0 * (torch.arange(variant.value_dim) % 2)).expand(v.shape) * numbers.max
+        column, head = torch.arange(variant.value_dim), torch.arange(v.shape[2])[:, None]
+        most = (1.0 - 2.0 * (column // 2 % 2)) * numbers.max
+        v = torch.where(column % 2 == head % 2, most, 1.0).expand(v.shape)
         d_o = d_o / numbers.max**0.75
     if case.values == "swell":
         numbers, quarter = torch.finfo(DTYPES[variant.dtype]), case.kv_len // 4

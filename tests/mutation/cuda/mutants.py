@@ -13,8 +13,8 @@ from .subjects import SUBJECTS
 # (tests/build/test_expr_code.py). Nor cuda/math.h, which only expressions call.
 HEADERS = (
     *(f"ptx/{name}.h" for name in ("barrier", "math", "matrix", "memory")),
-    *(f"cuda/{name}.h" for name in ("threads", "tiles", "rows", "softmax", "element", "products")),
-    *(f"cuda/{name}.h" for name in ("nonfinite", "array")),
+    *(f"cuda/{name}.h" for name in ("threads", "tiles", "exclude", "rows", "softmax", "element")),
+    *(f"cuda/{name}.h" for name in ("products", "nonfinite", "array")),
 )
 
 KIND = Kind(
