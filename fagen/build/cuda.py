@@ -25,13 +25,15 @@ _ASSEMBLER = ("-Xptxas", "-v,--register-usage-level=8")
 @dataclass(frozen=True)
 class Resources:
     """What one kernel takes, by ptxas. Bytes but for ``registers``; stack, spills and static shared memory are of a
-    thread, a thread and a block."""
+    thread, a thread and a block. ``serialized`` says why products of warpgroups wait for each other, "" if they do not.
+    """
 
     registers: int
     stack: int = 0
     spill_stores: int = 0
     spill_loads: int = 0
     shared: int = 0
+    serialized: str = ""
 
     @property
     def spills(self) -> bool:
@@ -42,7 +44,8 @@ class Resources:
         spilled = f"spills {self.spill_stores} bytes and reads {self.spill_loads} back" if self.spills else "no spills"
         stack = f", {self.stack} bytes of stack" if self.stack else ""
         shared = f", {self.shared} bytes of static shared memory" if self.shared else ""
-        return f"{self.registers} registers{stack}{shared}, {spilled}"
+        waits = f", products wait for each other: {self.serialized}" if self.serialized else ""
+        return f"{self.registers} registers{stack}{shared}, {spilled}{waits}"
 
 
 def cuda_unit(source: Source, target: str, headers: Headers, nvcc: Nvcc, compiler: Compiler) -> Unit:
@@ -89,11 +92,13 @@ def image_symbol(variant: str, direction: str) -> str:
 
 def resources(said: str) -> dict[str, Resources]:
     """By kernel, what ``ptxas -v`` printed of it."""
-    found: dict[str, dict[str, int]] = {}
-    kernel: dict[str, int] = {}
+    found: dict[str, dict[str, Any]] = {}
+    kernel: dict[str, Any] = {}
     for line in said.splitlines():
         if match := re.search(r"Compiling entry function '([^']+)'", line):
             kernel = found.setdefault(match[1], {})
+        elif match := re.search(r"wgmma\.mma_async instructions are serialized (.*) the function '([^']+)'", line):
+            found.setdefault(match[2], {})["serialized"] = match[1].removesuffix(" for").removesuffix(" in")
         elif match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
             kernel |= zip(("stack", "spill_stores", "spill_loads"), map(int, match.groups()), strict=True)
         elif match := re.search(r"Used (\d+) registers", line):

@@ -81,14 +81,20 @@ def is_current(folder: Path, inputs: str, check: str) -> bool:
 
 
 def warnings(entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What users should know of a manifest's variants: kernels for cards whose registers did not suffice."""
-    return [
+    """What users should know of a manifest's variants: kernels for cards whose registers did not suffice, or whose
+    products wait for each other."""
+    kernels = [(entry, kernel, taken) for entry in entries for kernel, taken in entry.get("resources", {}).items()]
+    spilled = [
         f"{entry['variant']['name']}: {kernel} spills {taken['spill_stores']} bytes of a thread's registers and reads "
         f"{taken['spill_loads']} back, which is slow; tiles smaller than "
         f"{{q: {entry['plan']['forward']['tile_q']}, kv: {entry['plan']['forward']['tile_kv']}}} take fewer registers"
-        for entry in entries
-        for kernel, taken in entry.get("resources", {}).items()
+        for entry, kernel, taken in kernels
         if taken["spill_stores"] or taken["spill_loads"]
+    ]
+    return spilled + [
+        f"{entry['variant']['name']}: products of {kernel} wait for each other, which is slow: {taken['serialized']}"
+        for entry, kernel, taken in kernels
+        if taken.get("serialized")
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from fagen.build.failure import Failure, compile_error
 from fagen.build.keys import read_headers
 from fagen.build.link import link_library
 from fagen.build.progress import Silent
+from fagen.build.published import warnings
 from fagen.build.relative_lines import relative
 from fagen.errors import CompileError, ToolchainError
 from fagen.render import Source
@@ -66,6 +67,18 @@ def fake(tmp_path: Path) -> Nvcc:
     path.write_text(NVCC.format(python=sys.executable, said=SAID))
     path.chmod(0o755)
     return Nvcc(path, "13.0.88", "a test")
+
+
+def test_products_that_wait_for_each_other_are_told_of() -> None:
+    why = "due to insufficient register resources"
+    said = f"ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized {why} for "
+    found = resources(said + "the function 'fagen_a_forward'\n" + SAID)
+    assert found["fagen_a_forward"].serialized == why and not found["fagen_a_tile_counts"].serialized
+    assert f"wait for each other: {why}" in str(found["fagen_a_forward"])
+    entry = {"variant": {"name": "a"}, "plan": {"forward": {"tile_q": 64, "tile_kv": 32}}}
+    taken = {name: {**asdict(each), "spill_stores": 0, "spill_loads": 0} for name, each in found.items()}
+    [told] = warnings([{**entry, "resources": taken}])
+    assert told == f"a: products of fagen_a_forward wait for each other, which is slow: {why}"
 
 
 def test_what_ptxas_says() -> None:
