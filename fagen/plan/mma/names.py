@@ -38,8 +38,9 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
     }
 
 
-def expression_names(plan: Plan) -> Mapping[str, object]:
-    """What the templates of forward kernels print of a variant's expressions, for one thread's scores."""
+def expression_names(plan: Plan, room: str) -> Mapping[str, object]:
+    """What forward templates print of a variant's expressions, for one thread's scores. ``room`` names the
+    constant that says by how many powers of two weights may exceed 1."""
     variant, code = plan.variant, plan.code
     masked = variant.mask is not None
     # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.
@@ -47,12 +48,10 @@ def expression_names(plan: Plan) -> Mapping[str, object]:
     admitted = scores(code, variant, code.mask, tail=True)
     return {
         "params": "ForwardParams",
-        "block_row": "blocks - 1 - work % blocks" if masked else "work % blocks",
-        "order_note": ", the last rows, which mostly see most, first" if masked else "",
         # Sums of bf16's largest numbers overflow float32 where their mean does not: with weights so small that they sum
         # to 1 at most, none does. What is lost are the last bits of numbers below 2^-100.
         "shift": (
-            f"(kSlack + static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len)))){' * kLn2' if scored else ''}"
+            f"({room} + static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len)))){' * kLn2' if scored else ''}"
             if variant.dtype == "bf16"
             else "0.0f"
         ),
@@ -72,15 +71,17 @@ def expression_names(plan: Plan) -> Mapping[str, object]:
 def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     """What the templates of the forward kernel print besides."""
     assert direction == "forward" and isinstance(plan.forward, Forward)
-    forward = plan.forward
+    forward, masked = plan.forward, plan.variant.mask is not None
     return {
-        **expression_names(plan),
+        **expression_names(plan, "kSlack"),
+        "block_row": "blocks - 1 - work % blocks" if masked else "work % blocks",
+        "order_note": ", the last rows, which mostly see most, first" if masked else "",
         "tile_q": forward.tile_q,
         "tile_kv": forward.tile_kv,
         "warps": forward.warps,
         "stages": forward.stages,
         "shared_bytes": forward.shared_bytes,
-        "tiles_bytes": " + Tiles<kWarps>::kBytes" if plan.variant.mask is not None else "",
+        "tiles_bytes": " + Tiles<kWarps>::kBytes" if masked else "",
         "blocks_per_sm": forward.blocks_per_sm,
         "next_stage": "stage ^ 1" if forward.stages > 1 else "0",
     }

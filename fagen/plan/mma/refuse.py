@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from ...errors import Problem
 from ...runtime.variant import Variant
 from ...target import Target
-from .forward import Forward
 
 
-def problems(variant: Variant, target: Target) -> Iterator[Problem]:
-    """Said before anything is chosen."""
+def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
+    """What asks for gradients, which no kernels for cards compute yet."""
     if variant.backward:
         yield Problem(f"{variant.name}: backward is not built for {target.name} yet", hint="write `backward: false`")
     if variant.deterministic:
         yield Problem(f"{variant.name}: deterministic is about backward, which is not built for {target.name} yet")
+
+
+def problems(variant: Variant, target: Target) -> Iterator[Problem]:
+    """Said before anything is chosen."""
+    yield from backward_problems(variant, target)
     tiles = variant.tiles
     if tiles.q is not None and (tiles.q % 64 or not 64 <= tiles.q <= 256):
         yield Problem(
@@ -30,13 +34,12 @@ def problems(variant: Variant, target: Target) -> Iterator[Problem]:
         yield Problem(f"{variant.name}: tiles.stages {tiles.stages} is not built", hint="write 1 or 2")
 
 
-def too_large(variant: Variant, target: Target, forward: Forward) -> Iterator[Problem]:
+def too_large(variant: Variant, target: Target, shared_bytes: int) -> Iterator[Problem]:
     """Tiles that do not fit the target's shared memory."""
     assert target.device is not None
     most = target.device.shared_per_block
-    if forward.shared_bytes > most:
+    if shared_bytes > most:
         yield Problem(
-            f"{variant.name}: its tiles need {forward.shared_bytes} bytes of shared memory, "
-            f"{target.name} has {most} a block",
-            hint="make tiles.q or tiles.kv smaller, or leave them out",
+            f"{variant.name}: its tiles need {shared_bytes} bytes of shared memory, {target.name} has {most} a block",
+            hint="make the spec's tiles smaller, or leave them out",
         )

@@ -80,13 +80,16 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
     assert device is not None
     why: dict[str, str] = {}
     groups, keys, stages = _tiles(variant, device, why)
-    why["tile_q"] = f"{_ROWS} rows, an instruction's, for each of {groups} warpgroups"
+    why["tile_q"] = f"{_ROWS} rows, an instruction's, a warpgroup: {groups} of them"
     registers, feeder = registers_of(device, groups)
-    why["registers"] = f"what {groups} warpgroups can have each when the one that feeds them gives up its own"
-    why["feeder_registers"] = "for copies"
+    if groups > 1:
+        why["registers"] = f"what {groups} warpgroups can have each when the one that feeds them gives up its own"
+        why["feeder_registers"] = "for copies"
+    else:
+        why["registers"] = why["feeder_registers"] = "as many as a thread can have: all warps stay alike"
     bytes_ = shared_bytes(variant, groups, keys, stages)
     why["shared_bytes"] = f"{groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V, barriers and notes"
-    why["threads"] = f"{groups} warpgroups that multiply, and one that feeds them"
+    why["threads"] = f"{groups} of the warpgroups multiply, one feeds them"
     if groups == 1:
         turns, why["turns"] = "none", "there is one warpgroup"
     else:

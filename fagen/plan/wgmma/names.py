@@ -15,12 +15,9 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     """What the templates of the forward kernel print besides."""
     assert direction == "forward" and isinstance(plan.forward, Forward)
     forward = plan.forward
-    names = expression_names(plan)
     by_head = forward.by_head
-    contains = plan.variant.mask is not None and plan.variant.nonfinite == "contain"
     return {
-        **names,
-        "shift": str(names["shift"]).replace("kSlack", "kRoom"),
+        **expression_names(plan, "kRoom"),
         "tile_kv": forward.tile_kv,
         "groups": forward.groups,
         "stages": forward.stages,
@@ -28,14 +25,13 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "feeder_registers": forward.feeder_registers,
         "shared_bytes": forward.shared_bytes,
         "turns": forward.turns,
-        # As the instruction calls the type of its operands.
         "cache_bytes": 40 << 20,  # of 50 MiB, which q and o share
-        "product": plan.variant.dtype,
+        "product": plan.variant.dtype,  # as the instruction calls the type of its operands
         # Tiles are found beforehand, once for all heads that the mask does not tell apart.
         "words_of": "rows of blocks of each head" if by_head else "rows of blocks of each batch entry",
         "words_row": "(at.b * p.shape.heads + at.h)" if by_head else "static_cast<int64_t>(at.b)",
         "words_heads": "p.shape.heads * " if by_head else "",
         "words_batch": "static_cast<int32_t>(work / p.shape.heads)" if by_head else "static_cast<int32_t>(work)",
         "words_head": "static_cast<int32_t>(work % p.shape.heads)" if by_head else "0",
-        "screeners": " + kScreeners" if contains else "",
+        "screeners": " + kScreeners" if shared_names(plan)["contains"] else "",
     }

@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from ...errors import Problem
 from ...runtime.variant import Variant
 from ...target import Target
-from .forward import Forward
+from ..mma.refuse import backward_problems
 
 
 def problems(variant: Variant, target: Target) -> Iterator[Problem]:
     """Said before anything is chosen."""
-    if variant.backward:
-        yield Problem(f"{variant.name}: backward is not built for {target.name} yet", hint="write `backward: false`")
-    if variant.deterministic:
-        yield Problem(f"{variant.name}: deterministic is about backward, which is not built for {target.name} yet")
+    yield from backward_problems(variant, target)
     tiles = variant.tiles
     if tiles.q is not None and tiles.q not in (64, 128, 192):
         yield Problem(f"{variant.name}: tiles.q {tiles.q} is not whole warpgroups", hint="write 64, 128 or 192")
@@ -26,15 +23,3 @@ def problems(variant: Variant, target: Target) -> Iterator[Problem]:
         )
     if tiles.stages is not None and not 2 <= tiles.stages <= 4:
         yield Problem(f"{variant.name}: tiles.stages {tiles.stages} is not built", hint="write 2, 3 or 4")
-
-
-def too_large(variant: Variant, target: Target, forward: Forward) -> Iterator[Problem]:
-    """Tiles that do not fit the target's shared memory."""
-    assert target.device is not None
-    most = target.device.shared_per_block
-    if forward.shared_bytes > most:
-        yield Problem(
-            f"{variant.name}: its tiles need {forward.shared_bytes} bytes of shared memory, "
-            f"{target.name} has {most} a block",
-            hint="make tiles.q, tiles.kv or tiles.stages smaller, or leave them out",
-        )

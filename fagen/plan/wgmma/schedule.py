@@ -8,13 +8,14 @@ from ...errors import PlanError
 from ...expr import CUDA_SCALAR, emit
 from ...runtime.variant import Variant
 from ...target import Target
-from ..mma.schedule import KERNEL_FLAGS
+from ..mma.refuse import too_large
+from ..mma.schedule import KERNEL_FLAGS, no_bytes
 from ..model import Plan
 from ..pieces import body
 from ..schedule import Schedule
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
-from .refuse import problems, too_large
+from .refuse import problems
 
 
 def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
@@ -26,7 +27,7 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     code = emit(variant, CUDA_SCALAR)
     by_head = bool({"h", "hk"} & set(body(code, variant, code.tile_test).needs))
     forward, why = choose_forward(variant, target, by_head)
-    if found := list(too_large(variant, target, forward)):
+    if found := list(too_large(variant, target, forward.shared_bytes)):
         raise PlanError(found)
     why["schedule"] = f"{target.instruction}, which {target.title} has"
     why["backward"] = "the spec leaves it out"
@@ -44,19 +45,13 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     )
 
 
-def _no_bytes(plan: Plan) -> int:
-    """Nothing is held beyond inputs and outputs."""
-    del plan
-    return 0
-
-
 WGMMA = Schedule(
     make=make,
     forward=Forward,
     backward=Forward,
     shared_names=shared_names,
     direction_names=direction_names,
-    key_bytes=_no_bytes,
-    row_bytes=_no_bytes,
+    key_bytes=no_bytes,
+    row_bytes=no_bytes,
     suffix=".cu",
 )

@@ -127,7 +127,7 @@ class CudaDevice {
 
   int number() const { return handle_.device; }
   int capability() const { return handle_.capability; }
-  int multiprocessors() const { return handle_.multiprocessors; }
+  static int multiprocessors(int32_t index) { return known(index).multiprocessors; }
 
  private:
   struct Handle {
@@ -221,7 +221,7 @@ inline void launch_on_cuda(const Image& image, const Launch& request, int32_t de
   }
 }
 
-inline int32_t multiprocessors_of_cuda(int32_t device_index) { return CudaDevice(device_index).multiprocessors(); }
+inline int32_t multiprocessors_of_cuda(int32_t device_index) { return CudaDevice::multiprocessors(device_index); }
 
 inline void encode_tiled_on_cuda(TensorMap& map, uint32_t dtype, uint32_t rank, const void* address,
                                  const uint64_t* sizes, const uint64_t* strides, const uint32_t* box,

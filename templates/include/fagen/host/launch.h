@@ -148,6 +148,8 @@ inline void run_with_maps(const Call& call, ForwardParams& p) {
   const VariantRow& variant = call.variant;
   const Image& image = *variant.forward_image;
   const Shape& shape = p.shape;
+  const uint32_t tiles = tiles_of(call, shape);
+  const auto most = static_cast<uint32_t>(call.driver.multiprocessors(call.device.index));
   const Tensor found = find_tiles(call, p);
   TensorMap q, k, v;
   encode(call, q, p.q, variant.head_dim, shape.q_len, shape.heads, shape.batch, image.box_q, nullptr);
@@ -155,7 +157,6 @@ inline void run_with_maps(const Call& call, ForwardParams& p) {
   encode(call, v, p.v, variant.value_dim, shape.kv_len, shape.kv_heads, shape.batch, image.box_kv, p.q.data);
   void* params[] = {&p, &q, &k, &v};
   const int64_t sizes[] = {sizeof(p), sizeof(q), sizeof(k), sizeof(v)};
-  const uint32_t tiles = tiles_of(call, shape), most = static_cast<uint32_t>(call.driver.multiprocessors(call.device.index));
   Buffers buffers = buffers_of(call, p);
   if (found.defined()) buffers.add("tiles", p.workspace, found.numel() * 4, true);
   launch(call, image.kernel, tiles < most ? tiles : most, image.shared_bytes, params, sizes, 4, buffers);

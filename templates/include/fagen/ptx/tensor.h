@@ -1,4 +1,4 @@
-// Copies of boxes of tensors by the tensor memory accelerator. Source: PTX ISA, cp.async.bulk.tensor and prefetch. sm_90.
+// Copies of boxes of tensors by the tensor memory accelerator. Source: PTX ISA, cp.async.bulk.tensor. sm_90.
 #pragma once
 #include <cstdint>
 
@@ -11,10 +11,6 @@ using std::uint32_t;
 struct alignas(64) TensorMap {
   char bytes[128];
 };
-
-__device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
 
 // The box at element x of row y of plane z of w, into shared memory; its bytes complete on `barrier`. What lies outside
 // the tensor is zeros.
