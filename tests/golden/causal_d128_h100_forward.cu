@@ -2,7 +2,6 @@
 // mask: causal
 // score: s
 #include "fagen/cuda/math.h"
-#include "fagen/cuda/nonfinite.h"
 #include "fagen/cuda/exclude.h"
 #include "fagen/cuda/fragment_rows.h"
 #include "fagen/cuda/group_tiles.h"
@@ -225,8 +224,6 @@ __device__ __forceinline__ Tri group_test(const ForwardParams& p, const Block& a
   return part.rows > 0 ? tile_test(p, at_key(part, tile * kTileKv)) : Tri::kNone;
 }
 
-constexpr int kCounterBytes = 16;  // before them
-
 // Where the tiles of a block of rows are, which another kernel has found: rows of blocks of each batch entry.
 __device__ __forceinline__ int tile_words(const ForwardParams& p) {
   const int tiles = (static_cast<int>(p.shape.kv_len) + kTileKv - 1) / kTileKv;
@@ -354,7 +351,8 @@ __device__ __forceinline__ void screen(const Shared& shared, int screener) {
     if (flags == Note::kStop) return;
     if (flags != kAllGroups) {
       const bool found =
-          clear_nonfinite<Element, 32 * kScreeners>(shared.values(turn.stage()), kVBytes, 32 * screener + lane_id());
+          remove_nonfinite<Element>(kVBytes / 16, 32 * screener + lane_id(), 32 * kScreeners,
+                                    [values = shared.values(turn.stage())](int at) { return values + 16 * at; });
       if (found) ptx::fence_proxy();  // products read them by another way
       if (__any_sync(~0u, found) && lane_id() == 0) ptx::or_shared_4(note + 4, 1);
     }
@@ -514,7 +512,9 @@ class Multiplier {
       // The largest score of a row is that of the largest q · k: of a scale below kLeastUnit, q takes the sign and what
       // the unit has too much.
       if (!(p_.scale >= kLeastUnit)) {
-        multiply_elements<Element, 128>(queries, kQBytes, static_cast<int>(threadIdx.x % 128), p_.scale <= -kLeastUnit ? -1.0f : p_.scale / kLeastUnit);
+        multiply_elements<Element>(kQBytes / 16, static_cast<int>(threadIdx.x % 128), 128,
+                                   p_.scale <= -kLeastUnit ? -1.0f : p_.scale / kLeastUnit,
+                                   [queries](int at) { return queries + 16 * at; });
         ptx::fence_proxy();  // products read them by another way
         ptx::sync_named<128>(1 + kGroups + group_);
       }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ..comments import comment, text_of
 from ..model import Plan
@@ -17,20 +18,17 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
     variant = plan.variant
     bottom_right = variant.align == "bottom_right"
     masked = variant.mask is not None
-    contains = masked and variant.nonfinite == "contain"
-    headers = ("cuda/array.h",) * bool(plan.code.declarations) + ("cuda/math.h",) + ("cuda/nonfinite.h",) * contains
     return {
         "name": variant.name,
         "spec": comment(plan.spec),
         "mask_text": text_of(variant.mask, "none"),
         "score_text": text_of(variant.score, "s"),
-        "headers": headers,
         "element": _ELEMENTS[variant.dtype],
         "head_dim": variant.head_dim,
         "value_dim": variant.value_dim,
         "masked": masked,
         "sink": variant.sink,
-        "contains": contains,
+        "contains": masked and variant.nonfinite == "contain",
         "qualifier": "__device__ __forceinline__ ",
         # The position of query row i, as an expression of i, and what turns a Span of rows into one of positions.
         "position_of_i": "i + kv_len - q_len" if bottom_right else "i",
@@ -38,7 +36,7 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
     }
 
 
-def expression_names(plan: Plan, room: str) -> Mapping[str, object]:
+def expression_names(plan: Plan, room: str) -> Mapping[str, Any]:
     """What forward templates print of a variant's expressions, for one thread's scores. ``room`` names the
     constant that says by how many powers of two weights may exceed 1."""
     variant, code = plan.variant, plan.code
@@ -47,6 +45,7 @@ def expression_names(plan: Plan, room: str) -> Mapping[str, object]:
     scored = variant.score is not None or variant.sink
     admitted = scores(code, variant, code.mask, tail=True)
     return {
+        "headers": ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",),
         "params": "ForwardParams",
         # Sums of bf16's largest numbers overflow float32 where their mean does not: with weights so small that they sum
         # to 1 at most, none does. What is lost are the last bits of numbers below 2^-100.
@@ -72,8 +71,11 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     """What the templates of the forward kernel print besides."""
     assert direction == "forward" and isinstance(plan.forward, Forward)
     forward, masked = plan.forward, plan.variant.mask is not None
+    names = expression_names(plan, "kSlack")
+    apart = ("cuda/nonfinite.h",) if shared_names(plan)["contains"] else ()
     return {
-        **expression_names(plan, "kSlack"),
+        **names,
+        "headers": (*names["headers"], *apart),
         "block_row": "blocks - 1 - work % blocks" if masked else "work % blocks",
         "order_note": ", the last rows, which mostly see most, first" if masked else "",
         "tile_q": forward.tile_q,

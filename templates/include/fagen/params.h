@@ -9,6 +9,7 @@ constexpr int kMaxRank = 4;     // of such an input
 // Sequences are no longer than this, nor are there more heads or batch entries: sums and differences of two indices fit
 // 32 bits.
 constexpr int64_t kMaxLength = int64_t{1} << 28;
+constexpr int kCounterBytes = 16;  // of a workspace, before the tiles of a mask: how many blocks of rows have been drawn
 
 // A query, key, value, output or gradient tensor seen as [batch, sequence, head, dim], whatever its layout.
 struct TensorView {

@@ -14,7 +14,7 @@ from .subjects import SUBJECTS
 HEADERS = (
     *(f"ptx/{name}.h" for name in ("barrier", "math", "matrix", "memory")),
     *(f"cuda/{name}.h" for name in ("threads", "tiles", "exclude", "rows", "softmax", "element")),
-    *(f"cuda/{name}.h" for name in ("products", "nonfinite", "array")),
+    *(f"cuda/{name}.h" for name in ("products", "nonfinite", "shared_elements", "array")),
 )
 
 KIND = Kind(

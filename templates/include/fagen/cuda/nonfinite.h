@@ -5,33 +5,18 @@
 #include "fagen/cuda/element.h"
 #include "fagen/cuda/math.h"
 #include "fagen/cuda/rows.h"
+#include "fagen/cuda/shared_elements.h"
 #include "fagen/cuda/threads.h"
 
 namespace fagen {
 namespace {
 
-// Zeros take the place of what is no finite number in the part of a tile that this thread has copied (see load_rows).
-// Whether there was such a thing.
+// Of the part of a tile that this thread has copied (see load_rows).
 template <class Element, class R, int kKeys, int kThreads>
 __device__ __forceinline__ bool remove_nonfinite(uint32_t tile) {
-  uint32_t found = 0;  // 0 times a finite number leaves it 0
-#pragma unroll 1
-  for (int at = static_cast<int>(threadIdx.x); at < kKeys * R::kChunks; at += kThreads) {
-    const uint4 x = ptx::ld_shared_16(tile + R::at(at / R::kChunks, at % R::kChunks));
-    found = Element::multiply_add(x.x, 0, found);
-    found = Element::multiply_add(x.y, 0, found);
-    found = Element::multiply_add(x.z, 0, found);
-    found = Element::multiply_add(x.w, 0, found);
-  }
-  if (found == 0) return false;
-#pragma unroll 1
-  for (int at = static_cast<int>(threadIdx.x); at < kKeys * R::kChunks; at += kThreads)
-#pragma unroll 1
-    for (int n = 0; n < 8; ++n) {
-      const uint32_t place = tile + R::at(at / R::kChunks, at % R::kChunks) + 2 * n;
-      if (!Element::finite(ptx::ld_shared_2(place))) ptx::st_shared_2(place, 0);
-    }
-  return true;
+  return remove_nonfinite<Element>(kKeys * R::kChunks, static_cast<int>(threadIdx.x), kThreads, [tile](int at) {
+    return tile + R::at(at / R::kChunks, at % R::kChunks);
+  });
 }
 
 // Sums of weights · v of those elements of v that are no finite numbers. They are kept in memory, apart from the others:

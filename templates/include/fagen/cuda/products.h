@@ -2,6 +2,7 @@
 #pragma once
 #include "fagen/cuda/element.h"
 #include "fagen/cuda/rows.h"
+#include "fagen/cuda/shared_elements.h"
 #include "fagen/cuda/threads.h"
 
 namespace fagen {
@@ -106,15 +107,9 @@ __device__ __forceinline__ void multiply_values(float (&o)[kRowTiles][kValueTile
 // Multiplies the part of a tile that this thread has copied (see load_rows).
 template <class Element, class R, int kRows, int kThreads>
 __device__ __forceinline__ void multiply_rows(uint32_t tile, float factor) {
-  const uint32_t factors = Element::pack(factor, factor);
-#pragma unroll 1
-  for (int at = static_cast<int>(threadIdx.x); at < kRows * R::kChunks; at += kThreads) {
-    const uint32_t place = tile + R::at(at / R::kChunks, at % R::kChunks);
-    uint4 x = ptx::ld_shared_16(place);
-    x.x = Element::multiply_add(x.x, factors, 0), x.y = Element::multiply_add(x.y, factors, 0);
-    x.z = Element::multiply_add(x.z, factors, 0), x.w = Element::multiply_add(x.w, factors, 0);
-    ptx::st_shared_16(place, x);
-  }
+  multiply_elements<Element>(kRows * R::kChunks, static_cast<int>(threadIdx.x), kThreads, factor, [tile](int at) {
+    return tile + R::at(at / R::kChunks, at % R::kChunks);
+  });
 }
 
 }  // namespace

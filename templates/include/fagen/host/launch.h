@@ -125,8 +125,7 @@ inline Tensor find_tiles(const Call& call, ForwardParams& p) {
   const int64_t blocks = (shape.q_len + image.tile_q - 1) / image.tile_q;
   const int64_t tiles = shape.kv_len > 0 ? (shape.kv_len + image.box_kv - 1) / image.box_kv : 1;
   const int64_t words = shape.batch * (image.by_head ? shape.heads : 1) * blocks * ((tiles + 31) / 32);
-  constexpr int64_t kCounterBytes = 16;
-  const int64_t size = (kCounterBytes + words * image.word_bytes + 3) / 4;
+  const int64_t size = (fagen::kCounterBytes + words * image.word_bytes + 3) / 4;
   Tensor found = Tensor::empty(call.device, 1, &size, Dtype::i32, "the tiles of a mask");
   if (words > INT32_MAX) {
     throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and lengths make too many tiles");
