@@ -38,9 +38,8 @@ _CPP_DTYPES = {"bool": "boolean"}
 class Image:
     """What a forward kernel for a device is launched with: ``tile_q`` query rows, ``threads`` and ``shared_bytes`` a
     block; ``box_q`` and ``box_kv`` are the rows of the boxes that it copies by, 0 if it takes no tensor maps;
-    ``word_bytes`` is what a kernel before it stores of 32 tiles of its mask, 0 if there is none,
-    ``by_head`` whether for each head. ``symbol`` is the start of its fatbin in the library, ``target`` its
-    target."""
+    ``word_bytes`` is what a kernel before it stores of 32 tiles of its mask, 0 if there is none, ``by_head`` whether
+    for each head. ``symbol`` is the start of its fatbin in the library, ``target`` its target."""
 
     target: str
     symbol: str

@@ -172,8 +172,7 @@ def use(module: Any, *, completions: str = "random", seed: int = 0, checks: bool
     """While this holds, ``module`` (a package that fagen built for CUDA cards) computes on CPU tensors, emulated.
 
     Autocast is the CPU's for them. A kernel's fault is raised as :class:`fagen.emulate.Fault`, at the latest when this
-    ends. TypeError for what is no
-    such package.
+    ends. Raises TypeError for what is no such package.
     """
     inner = _module_of(module)
     if inner.device == "cpu":
