@@ -114,7 +114,7 @@ void carry_out(Block& block, u32 warp_index, const Product& product, Read read, 
     char* const registers = warp.lanes[lane].registers;
     for (u32 i = 0; i < form.columns / 2; ++i) {
       const T sum = sums[lane / 4 + 8 * (i / 2 % 2)][8 * (i / 4) + 2 * (lane % 4) + i % 2];
-      store(registers, op.operands, i, negative ? -sum : sum, product.accumulates);
+      store(registers, op.operands, i, negative ? T{0} - sum : sum, product.accumulates);  // no sum of a card's is -0
     }
   }
 }
