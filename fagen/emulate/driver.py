@@ -45,6 +45,7 @@ class _Request(ctypes.Structure):
         ("param_bytes", ctypes.POINTER(ctypes.c_int64)),
         ("buffers", ctypes.POINTER(_Buffer)),
         ("cluster", ctypes.c_uint32 * 3),
+        ("early", ctypes.c_int32),
     ]
 
 

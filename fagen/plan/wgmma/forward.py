@@ -13,6 +13,7 @@ _ROWS = 64  # of a warpgroup, by the instruction
 _STEP = 16  # keys of one product with values
 _MOST_KEYS = 256  # of one product with keys, by the instruction
 _GRANULE = 8  # registers are given in eights
+_LEAST_FEEDER = {1: 24, 2: 24, 3: 32}  # registers of a thread that feeds, beside so many warpgroups
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,17 @@ class Forward:
         return _ROWS, self.tile_kv
 
 
+def planned(stages: int) -> int:
+    """Tiles that are known to be needed, of which some wait for room."""
+    return 4 * stages
+
+
 def shared_bytes(variant: Variant, groups: int, tile_kv: int, stages: int) -> int:
     """Shared memory of a block: Shared::kBytes of a rendered kernel."""
     head, value = (-(-dim // _SLAB) * _SLAB * 2 for dim in (variant.head_dim, variant.value_dim))
-    barriers = 2 * 16 * stages + 16 * groups + 8 * stages
-    return groups * _ROWS * head + stages * tile_kv * (head + value) + barriers + 16 * stages + 16 * (stages + 2)
+    barriers = 2 * 16 * stages + 16 * groups + 16 * planned(stages)
+    notes = 16 * planned(stages) + 16 * stages + 16 * 2 * planned(stages)
+    return groups * _ROWS * head + stages * tile_kv * (head + value) + barriers + notes
 
 
 def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
@@ -59,19 +66,26 @@ def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
     if variant.value_dim > 128:
         spare += 2 * _GRANULE
     if groups > 2:
-        spare += 2 * _GRANULE if variant.score is not None else _GRANULE if variant.mask is not None else 0
+        spare += 2 * _GRANULE if variant.score is not None else 0
     return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
 
 
-def registers_of(device: Device, groups: int) -> tuple[int, int]:
-    """What a thread that multiplies gets, and one that feeds. One warpgroup has enough as it is: they stay alike."""
+def registers_of(device: Device, groups: int, feeder: int) -> tuple[int, int]:
+    """What a thread that multiplies gets, and one that feeds, which is to have ``feeder``. One warpgroup has enough as it is:
+    they stay alike."""
     if groups == 1:
         most = device.registers_per_thread // _GRANULE * _GRANULE
         return most, most
     at_entry = device.registers_per_sm // (128 * (groups + 1)) // _GRANULE * _GRANULE
     total = min(at_entry, device.registers_per_thread // _GRANULE * _GRANULE) * (groups + 1)
-    feeder = 24 if groups < 3 else 32
     return min((total - feeder) // groups // _GRANULE * _GRANULE, 240), feeder
+
+
+def _feeder(variant: Variant, device: Device, groups: int, keys: int) -> int:
+    """Registers of a thread that feeds: all that the others have no need of."""
+    least, most = _LEAST_FEEDER[groups], 40
+    enough = registers_of(device, groups, most)[0] >= registers_needed(variant, groups, keys)
+    return most if enough and least < most else least
 
 
 def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[Forward, dict[str, str]]:
@@ -81,7 +95,7 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
     why: dict[str, str] = {}
     groups, keys, stages = _tiles(variant, device, why)
     why["tile_q"] = f"{_ROWS} rows, an instruction's, a warpgroup: {groups} of them"
-    registers, feeder = registers_of(device, groups)
+    registers, feeder = registers_of(device, groups, _feeder(variant, device, groups, keys))
     if groups > 1:
         why["registers"] = f"what {groups} warpgroups can have each when the one that feeds them gives up its own"
         why["feeder_registers"] = "for copies"
@@ -113,7 +127,7 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
         feeder_registers=feeder,
         shared_bytes=bytes_,
         turns=turns,
-        word_bytes=0 if variant.mask is None else 4 * (1 + groups),
+        word_bytes=0 if variant.mask is None else 8 * groups,
         by_head=by_head,
         optimize="-O3",
     )
@@ -151,7 +165,7 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
 
 def _fitting(variant: Variant, device: Device, groups: int, stages: int) -> Iterator[int]:
     """Keys a tile that registers and shared memory hold, from the most on."""
-    registers, _ = registers_of(device, groups)
+    registers, _ = registers_of(device, groups, _LEAST_FEEDER[groups])
     for keys in range(_MOST_KEYS, 0, -_STEP):
         held = shared_bytes(variant, groups, keys, stages) <= device.shared_per_block
         if held and registers_needed(variant, groups, keys) <= registers:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..mma.names import expression_names, shared_names
 from ..model import Plan
-from .forward import Forward
+from .forward import Forward, planned
 
 __all__ = ["direction_names", "shared_names"]
 
@@ -21,11 +21,14 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "tile_kv": forward.tile_kv,
         "groups": forward.groups,
         "stages": forward.stages,
+        "planned": planned(forward.stages),
         "registers": forward.registers,
         "feeder_registers": forward.feeder_registers,
         "shared_bytes": forward.shared_bytes,
         "turns": forward.turns,
-        "cache_bytes": 40 << 20,  # of 50 MiB, which q and o share
+        # What a lane's weights of a tile may sum to: 2^kRoom, beside 2^-shift.
+        "most": "p.share" if plan.variant.dtype == "bf16" else "0x1p12f",
+        "cache_bytes": 32 << 20,  # of 50 MiB, which q and o share
         "product": plan.variant.dtype,  # as the instruction calls the type of its operands
         # Tiles are found beforehand, once for all heads that the mask does not tell apart.
         "words_of": "rows of blocks of each head" if by_head else "rows of blocks of each batch entry",

@@ -9,6 +9,8 @@ constexpr int kMaxRank = 4;     // of such an input
 // Sequences are no longer than this, nor are there more heads or batch entries: sums and differences of two indices fit
 // 32 bits.
 constexpr int64_t kMaxLength = int64_t{1} << 28;
+constexpr float kLog2e = 1.44269504088896341f;
+constexpr float kLeastUnit = 1.2e-38f;  // of scores: -inf times it is -inf
 constexpr int kCounterBytes = 16;  // of a workspace, before the tiles of a mask: how many blocks of rows have been drawn
 
 // A query, key, value, output or gradient tensor seen as [batch, sequence, head, dim], whatever its layout.
@@ -37,6 +39,9 @@ struct Shape {
 struct ForwardParams {
   Shape shape;
   float scale;  // natural units, already defaulted
+  // Of cards, so that no loop computes them: |scale| · log2(e), of kLeastUnit at least; and 2^-n for n bits of kv_len, of
+  // which as many as there are keys sum to 1 at most.
+  float unit, share;
   TensorView q, k, v;
   TensorView o;     // written whole
   float* lse;       // [B, H, Sq] contiguous, natural log, written whole

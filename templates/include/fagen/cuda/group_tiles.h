@@ -6,10 +6,11 @@
 namespace fagen {
 namespace {
 
-// A tile to visit, or none: -1. Bit g of `whole`: the mask admits all pairs of warpgroup g, and no key is past the end.
+// A tile to visit, or none: -1. Bit g of `flags`: the mask admits all pairs of warpgroup g, and no key is past the end; bit
+// 4 + g: it admits none.
 struct TileFound {
   int tile;
-  uint32_t whole;
+  uint32_t flags;
 };
 
 // All of them; the last may have keys past the end.
@@ -28,10 +29,18 @@ class AllGroupTiles {
   int left_, whole_;
 };
 
-// What a mask admits of 32 tiles: of some warpgroup some pairs, and of each warpgroup all.
+// What a mask admits of 32 tiles: of each warpgroup some pairs, and all.
 template <int kGroups>
 struct TileWord {
-  uint32_t some, whole[kGroups];
+  uint32_t some[kGroups], whole[kGroups];
+
+  // Of any warpgroup.
+  __device__ __forceinline__ uint32_t any() const {
+    uint32_t found = some[0];
+#pragma unroll
+    for (int group = 1; group < kGroups; ++group) found |= some[group];
+    return found;
+  }
 };
 
 // By a warp, a lane for each tile. `test(tile, group)` says what the mask admits of a tile's pairs with a warpgroup's
@@ -42,7 +51,7 @@ __device__ __forceinline__ TileWord<kGroups> ask_for_tiles(int word, Test test) 
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     const Tri admitted = test(32 * word + lane_id(), group);
-    found.some |= __ballot_sync(~0u, admitted != Tri::kNone);
+    found.some[group] = __ballot_sync(~0u, admitted != Tri::kNone);
     found.whole[group] = __ballot_sync(~0u, admitted == Tri::kAll);
   }
   return found;
@@ -58,24 +67,27 @@ class StoredTiles {
     while (left_ == 0 && word_ > 0) {
       // 32 words at a time: of long rows that a window sees little of, most are empty.
       const int mine = word_ - 1 - lane_id();
-      const uint32_t some = mine < 0 ? 0 : words_[mine].some, filled = __ballot_sync(~0u, some != 0);
+      const uint32_t some = mine < 0 ? 0 : words_[mine].any(), filled = __ballot_sync(~0u, some != 0);
       const int skipped = filled == 0 ? 32 : __ffs(static_cast<int>(filled)) - 1;
       word_ = word_ - 1 - skipped;
       if (filled == 0) continue;
-      left_ = __shfl_sync(~0u, some, skipped), whole_ = 0;
+      left_ = __shfl_sync(~0u, some, skipped), flags_ = 0;
 #pragma unroll
-      for (int group = 0; group < kGroups; ++group) whole_ |= (words_[word_].whole[group] >> lane_id() & 1) << group;
+      for (int group = 0; group < kGroups; ++group) {
+        flags_ |= (words_[word_].whole[group] >> lane_id() & 1) << group;
+        flags_ |= (~words_[word_].some[group] >> lane_id() & 1) << (4 + group);
+      }
     }
     if (left_ == 0) return {-1, 0};
     const int bit = 31 - __clz(static_cast<int>(left_));
     left_ &= ~(1u << bit);
-    return {32 * word_ + bit, __shfl_sync(~0u, whole_, bit)};
+    return {32 * word_ + bit, __shfl_sync(~0u, flags_, bit)};
   }
 
  private:
   const TileWord<kGroups>* words_;
   int word_;
-  uint32_t left_ = 0, whole_ = 0;  // tiles of a word; what a lane's own tile is whole for
+  uint32_t left_ = 0, flags_ = 0;  // tiles of a word; those of a lane's own tile
 };
 
 }  // namespace

@@ -10,10 +10,13 @@ namespace {
 template <int kStages>
 class Turn {
  public:
+  // Steps so far, or more of them; whether that is odd is right, where kStages is even.
+  __device__ __forceinline__ uint32_t count() const { return count_; }
   __device__ __forceinline__ uint32_t stage() const { return count_ % kRound; }
   __device__ __forceinline__ uint32_t parity() const { return count_ / kRound & 1; }
-  __device__ __forceinline__ uint32_t before() const {
-    return stage() == 0 ? kStages - 1 : stage() - 1;
+  // So many places back.
+  __device__ __forceinline__ uint32_t before(uint32_t places = 1) const {
+    return stage() < places ? stage() + kStages - places : stage() - places;
   }
   __device__ __forceinline__ void next() {
     ++count_;
@@ -21,8 +24,8 @@ class Turn {
   }
 
  private:
-  static constexpr uint32_t kRound = kStages <= 1 ? 1 : kStages <= 2 ? 2 : kStages <= 4 ? 4 : 8;
-  static_assert(kStages <= 8, "places of a ring");
+  static constexpr uint32_t kRound = kStages <= 1 ? 1 : kStages <= 2 ? 2 : kStages <= 4 ? 4 : kStages <= 8 ? 8 : kStages <= 16 ? 16 : 32;
+  static_assert(kStages <= 32, "places of a ring");
 
   uint32_t count_ = 0;
 };
@@ -46,8 +49,12 @@ struct Ring {
   __device__ __forceinline__ void wait_full(const Turn<kStages>& turn) const {
     ptx::mbarrier_wait(full(turn.stage()), turn.parity());
   }
-  __device__ __forceinline__ void wait_empty(const Turn<kStages>& turn) const {
-    ptx::mbarrier_wait(empty(turn.stage()), turn.parity() ^ 1);
+  // By those who have time.
+  __device__ __forceinline__ void wait_full_idly(const Turn<kStages>& turn) const {
+    ptx::mbarrier_wait_idly(full(turn.stage()), turn.parity());
+  }
+  __device__ __forceinline__ void wait_empty_idly(const Turn<kStages>& turn) const {
+    ptx::mbarrier_wait_idly(empty(turn.stage()), turn.parity() ^ 1);
   }
 };
 

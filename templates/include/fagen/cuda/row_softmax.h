@@ -36,48 +36,56 @@ class RowSoftmax {
   __device__ __forceinline__ bool settled() const { return settled_; }
 
   // Scores become weights, against references that suit the largest of them. Sums so far are then to be rescaled, if
-  // `grown()`.
-  template <int kKeyTiles>
-  __device__ __forceinline__ void weigh_by_largest(float (&x)[kKeyTiles][4], Scale scale) {
-    // One row after the other, so that one's largest hides behind the other's exponentials.
+  // `grown()`. `between` is done between one of a lane's rows and the other.
+  template <int kKeyTiles, class Between>
+  __device__ __forceinline__ void weigh_by_largest(float (&x)[kKeyTiles][4], Scale scale, Between between) {
     by_largest<0>(x, scale);
+    between();
     by_largest<1>(x, scale);
     settled_ = __all_sync(~0u, fminf(reference[0], reference[1]) > kLowest);
   }
-
-  // The same, against the references as they are. False: they do not suit; x and this are of no use then.
   template <int kKeyTiles>
-  __device__ __forceinline__ bool weigh(float (&x)[kKeyTiles][4], Scale scale) {
-    float low[2], high[2];
+  __device__ __forceinline__ void weigh_by_largest(float (&x)[kKeyTiles][4], Scale scale) {
+    weigh_by_largest(x, scale, [] {});
+  }
+
+  // The same of one of a lane's rows, against its reference as it is. What they sum to; of both rows that is to be given
+  // to `take`.
+  template <int kHalf, int kKeyTiles>
+  __device__ __forceinline__ float weigh(float (&x)[kKeyTiles][4], Scale scale) const {
+    float low = 0.0f, high = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      low += x[n][2 * kHalf] = ptx::ex2(scale.exponent(x[n][2 * kHalf], reference[kHalf]));
+      high += x[n][2 * kHalf + 1] = ptx::ex2(scale.exponent(x[n][2 * kHalf + 1], reference[kHalf]));
+    }
+    return low + high;
+  }
+
+  // Adds what weights of a tile sum to, if the references suit them: what is more than `most` asks for others, and of NaN
+  // nothing is known.
+  __device__ __forceinline__ bool take(const float (&sums)[2], float most) {
+    if (__any_sync(~0u, !(sums[0] <= most && sums[1] <= most))) return false;
+    total[0] += sums[0], total[1] += sums[1];
+    return true;
+  }
+
+  // Else the references rise, and weights and sums so far are brought to them. False: weights have been lost.
+  template <int kKeyTiles>
+  __device__ __forceinline__ bool raise(float (&x)[kKeyTiles][4], const float (&sums)[2], float most, Scale scale) {
+    const bool lost = !(sums[0] < kOverflown) || !(sums[1] < kOverflown);
+    if (__any_sync(~0u, lost)) return false;
+    grown_ = true;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      low[half] = high[half] = 0.0f;
+      const float sum = largest_of_row(sums[half]);
+      const float now = reference[half] + (sum > most ? (log2f(sum) + scale.shift * scale.turn) / scale.turn : 0.0f);
+      decay_[half] = ptx::ex2((reference[half] - now) * scale.turn);
+      reference[half] = now;
+      total[half] = (total[half] + sums[half]) * decay_[half];
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
-        low[half] += x[n][2 * half] = ptx::ex2(scale.exponent(x[n][2 * half], reference[half]));
-        high[half] += x[n][2 * half + 1] = ptx::ex2(scale.exponent(x[n][2 * half + 1], reference[half]));
-      }
-      low[half] += high[half];
+      for (int n = 0; n < kKeyTiles; ++n) x[n][2 * half] *= decay_[half], x[n][2 * half + 1] *= decay_[half];
     }
-    grown_ = false;
-    // What is more than this of a tile asks for another reference; of NaN nothing is known.
-    const float most = ptx::ex2(kRoom - scale.shift * scale.turn);
-    if (__any_sync(~0u, !(low[0] <= most && low[1] <= most))) {
-      const bool lost = !(low[0] < kOverflown) || !(low[1] < kOverflown);
-      if (__any_sync(~0u, lost)) return false;
-      grown_ = true;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float sum = largest_of_row(low[half]);
-        const float now = reference[half] + (sum > most ? (log2f(sum) + scale.shift * scale.turn) / scale.turn : 0.0f);
-        decay_[half] = ptx::ex2((reference[half] - now) * scale.turn);
-        reference[half] = now;
-        total[half] *= decay_[half], low[half] *= decay_[half];
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) x[n][2 * half] *= decay_[half], x[n][2 * half + 1] *= decay_[half];
-      }
-    }
-    total[0] += low[0], total[1] += low[1];
     return true;
   }
 

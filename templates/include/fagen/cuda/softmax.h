@@ -7,12 +7,12 @@
 // 1e8. What is changed or added to is as often as not larger (-1e9 shuts a key out): `unit` is 1, and nothing is left.
 #pragma once
 #include "fagen/cuda/math.h"
+#include "fagen/params.h"
 #include "fagen/ptx/math.h"
 
 namespace fagen {
 namespace {
 
-constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kLn2 = 0.693147180559945309f;
 // The reference of a row that has seen nothing: finite, so that scores of -inf get the weight 0 by it.
 constexpr float kLowest = -3.402823466e38f;
@@ -27,7 +27,6 @@ __device__ __forceinline__ float largest_of_row(float x) {
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-constexpr float kLeastUnit = 1.2e-38f;  // of scores: -inf times it is -inf
 constexpr float kSlack = 8.0f;  // weights are 2^kSlack at most, beside 2^-shift
 
 // Of scores: what makes them exponents of 2, and what is added to the largest of a row.

@@ -27,6 +27,7 @@ constexpr int kComputeMajor = 75, kComputeMinor = 76;  // CU_DEVICE_ATTRIBUTE_CO
 constexpr int kMultiprocessors = 16;                   // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr int kCaptureRelaxed = 2;                     // CU_STREAM_CAPTURE_MODE_RELAXED
 constexpr int kClusterDimension = 4;                   // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+constexpr int kProgrammaticSerialization = 6;          // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 struct CudaFunctions {
   int (*init)(unsigned);
@@ -206,11 +207,17 @@ inline void launch_on_cuda(const Image& image, const Launch& request, int32_t de
                           nullptr,
                           nullptr,
                           0};
-  CudaLaunchAttribute cluster{kClusterDimension, 0, {}};
+  CudaLaunchAttribute attributes[2] = {};
+  config.attributes = attributes;
   if (request.cluster[0] * request.cluster[1] * request.cluster[2] != 1) {
-    std::memcpy(cluster.value, request.cluster, sizeof(request.cluster));
-    config.attributes = &cluster;
-    config.attribute_count = 1;
+    CudaLaunchAttribute& attribute = attributes[config.attribute_count++];
+    attribute.id = kClusterDimension;
+    std::memcpy(attribute.value, request.cluster, sizeof(request.cluster));
+  }
+  if (request.early != 0) {
+    CudaLaunchAttribute& attribute = attributes[config.attribute_count++];
+    attribute.id = kProgrammaticSerialization;
+    std::memcpy(attribute.value, &request.early, sizeof(request.early));
   }
   call(cuda().current_stream(device_index, &config.stream), "get_current_cuda_stream");
   const int error = cuda().launch(&config, kernel, request.params, nullptr);

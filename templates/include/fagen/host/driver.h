@@ -39,6 +39,7 @@ struct Launch {
   const int64_t* param_bytes;
   const Buffer* buffers;
   uint32_t cluster[3] = {1, 1, 1};  // blocks; a kernel that says its own size needs none here
+  int32_t early = 0;  // it may begin before the kernel before it ends, which it waits for itself
 };
 
 // What a kernel copies tiles of a tensor by: a CUtensorMap, or an emulator's stand-in.

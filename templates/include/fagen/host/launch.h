@@ -68,12 +68,12 @@ inline uint32_t tiles_of(const Call& call, const Shape& shape) {
 }
 
 inline void launch(const Call& call, const char* kernel, uint32_t blocks, uint32_t shared_bytes, void* const* params,
-                   const int64_t* param_bytes, int32_t param_count, const Buffers& buffers) {
+                   const int64_t* param_bytes, int32_t param_count, const Buffers& buffers, bool early = false) {
   if (blocks == 0) return;
   const Image& image = *call.variant.forward_image;
   const Launch request{image.unit,   kernel,      {blocks, 1, 1},  {image.threads, 1, 1},
                        shared_bytes, param_count, buffers.count(), params,
-                       param_bytes,  buffers.data()};
+                       param_bytes,  buffers.data(), {1, 1, 1},    early};
   call.driver.launch(image, request, call.device.index);
 }
 
@@ -105,13 +105,21 @@ constexpr uint32_t kFloat16Map = 6, kBfloat16Map = 9, kSwizzle128 = 3, kPromote2
 // A tensor's map: boxes of 64 elements, or 128 bytes, of `rows` rows of one head, swizzled.
 inline void encode(const Call& call, TensorMap& map, const TensorView& t, int64_t dim, int64_t length, int64_t heads,
                    int64_t batch, uint32_t rows, const void* spare) {
-  const int64_t sizes[4] = {dim, length, heads, batch}, steps[3] = {t.stride_s, t.stride_h, t.stride_b};
-  uint64_t extents[4], strides[3];
-  // A map must have something in it: what is not there is not asked for.
-  for (int d = 0; d < 4; ++d) extents[d] = static_cast<uint64_t>(sizes[d] > 0 ? sizes[d] : 1);
-  for (int d = 0; d < 3; ++d) strides[d] = sizes[d + 1] > 1 ? static_cast<uint64_t>(steps[d]) * 2 : 16;
-  const uint32_t box[4] = {64, rows, 1, 1}, ones[4] = {1, 1, 1, 1};
-  call.driver.encode_tiled(map, call.variant.dtype == Dtype::bf16 ? kBfloat16Map : kFloat16Map, 4,
+  // Whole slabs of 64 elements are an axis of their own: a box has all of them. (cuda/slabs.h asks for them.)
+  const bool whole = dim % 64 == 0;
+  const uint32_t slabs = whole ? static_cast<uint32_t>(dim / 64) : 1;
+  const int64_t sizes[5] = {whole ? 64 : dim, length, slabs, heads, batch}, steps[4] = {t.stride_s, 64, t.stride_h, t.stride_b};
+  const uint32_t boxes[5] = {64, rows, slabs, 1, 1}, ones[5] = {1, 1, 1, 1, 1};
+  uint64_t extents[5], strides[4];
+  uint32_t box[5], rank = 0;
+  for (int d = 0; d < 5; ++d) {
+    if (d == 2 && !whole) continue;
+    // A map must have something in it: what is not there is not asked for.
+    extents[rank] = static_cast<uint64_t>(sizes[d] > 0 ? sizes[d] : 1), box[rank] = boxes[d];
+    if (d > 0) strides[rank - 1] = sizes[d] > 1 ? static_cast<uint64_t>(steps[d - 1]) * 2 : 16;
+    ++rank;
+  }
+  call.driver.encode_tiled(map, call.variant.dtype == Dtype::bf16 ? kBfloat16Map : kFloat16Map, rank,
                            length > 0 ? t.data : spare, extents, strides, box, ones, kSwizzle128, kPromote256, kZerosOutside);
 }
 
@@ -158,7 +166,7 @@ inline void run_with_maps(const Call& call, ForwardParams& p) {
   const int64_t sizes[] = {sizeof(p), sizeof(q), sizeof(k), sizeof(v)};
   Buffers buffers = buffers_of(call, p);
   if (found.defined()) buffers.add("tiles", p.workspace, found.numel() * 4, true);
-  launch(call, image.kernel, tiles < most ? tiles : most, image.shared_bytes, params, sizes, 4, buffers);
+  launch(call, image.kernel, tiles < most ? tiles : most, image.shared_bytes, params, sizes, 4, buffers, image.find != nullptr);
 }
 
 inline void count_on_device(const Call& call, ForwardParams& p, TileCounts* counts) {

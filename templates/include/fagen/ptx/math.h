@@ -12,6 +12,18 @@ __device__ __forceinline__ float ex2(float x) {
   return y;
 }
 
+// Of normal numbers, 0 and inf, to the last bit or two.
+__device__ __forceinline__ float rcp(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float lg2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Makes the compiler forget what it knows of x.
 __device__ __forceinline__ void hide(int& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void hide(uint32_t& x) { asm volatile("" : "+r"(x)); }
@@ -19,6 +31,13 @@ __device__ __forceinline__ void hide(uint32_t& x) { asm volatile("" : "+r"(x)); 
 template <class T>
 __device__ __forceinline__ void hide_contents(T& x) {
   asm volatile("" ::"l"(&x) : "memory");
+}
+
+// Where this stands, x, which is 0 or more, has been computed: an empty statement does not keep the assembler from moving
+// that to behind a wait, a store that is never done does. `shared` is any place in shared memory.
+__device__ __forceinline__ void compute_here(float x, uint32_t shared) {
+  asm volatile("{ .reg .pred never; setp.lt.f32 never, %0, 0f00000000; @never st.shared.f32 [%1], %0; }" ::"f"(x), "r"(shared)
+               : "memory");
 }
 
 // Two float32 numbers, rounded, `low` in the lower half.

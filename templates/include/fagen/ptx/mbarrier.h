@@ -18,6 +18,16 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// By one lane of a warp. Not by a branch: behind one, the compiler does not take the lanes to be together.
+__device__ __forceinline__ void mbarrier_arrive_if(bool arrives, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred arrives;\n"
+      "setp.ne.u32 arrives, %0, 0;\n"
+      "@arrives mbarrier.arrive.shared::cta.b64 _, [%1];\n"
+      "}" ::"r"(static_cast<uint32_t>(arrives)), "r"(barrier) : "memory");
+}
+
 // An arrival that tells how many bytes will be copied in this phase.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -32,6 +42,20 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
+      "}" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+// The same, for those who have time: what they leave of the issue slots is for others.
+__device__ __forceinline__ void mbarrier_wait_idly(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra over;\n"
+      "nanosleep.u32 40;\n"
+      "bra again;\n"
+      "over:\n"
       "}" ::"r"(barrier), "r"(parity) : "memory");
 }
 
