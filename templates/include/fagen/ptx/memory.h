@@ -22,21 +22,6 @@ __device__ __forceinline__ void st_shared_4(uint32_t shared, uint32_t x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared), "r"(x) : "memory");
 }
 
-__device__ __forceinline__ void st_shared_2x4(uint32_t shared, uint32_t x, uint32_t y) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(shared), "r"(x), "r"(y) : "memory");
-}
-
-// Sets bits, whoever else does at the time.
-__device__ __forceinline__ void or_shared_4(uint32_t shared, uint32_t x) {
-  asm volatile("red.relaxed.cta.shared.or.b32 [%0], %1;" ::"r"(shared), "r"(x) : "memory");
-}
-
-__device__ __forceinline__ uint32_t ld_shared_4(uint32_t shared) {
-  uint32_t x;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(shared) : "memory");
-  return x;
-}
-
 __device__ __forceinline__ uint4 ld_shared_16(uint32_t shared) {
   uint4 x;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
