@@ -29,7 +29,7 @@ from typing import Any
 #   uniform  q = k = 0: every admitted key weighs the same, so o prints the mask and lse is log(count)
 #   peaked   each row's largest logit is at a key beside an edge of the mask, on either side of it
 #   shut     normal numbers; real params that are added to the scores are -inf here and there and for whole rows, and
-#            so is the first sink; the fourth is inf
+#            so is the first sink; the fourth is inf; of those that a mask compares, every third number is NaN
 VALUES = ("normal", "spread", "large", "rising", "huge", "largest", "swell", "drift", "uniform", "peaked", "shut")
 
 LARGE = 2.0**20
