@@ -29,7 +29,7 @@ from typing import Any
 #   uniform  q = k = 0: every admitted key weighs the same, so o prints the mask and lse is log(count)
 #   peaked   each row's largest logit is at a key beside an edge of the mask, on either side of it
 #   shut     normal numbers; real params that are added to the scores are -inf here and there and for whole rows, and
-#            so is the first sink; the fourth is inf
+#            so is the first sink; the fourth is inf; of those that a mask compares, every third number is NaN
 VALUES = ("normal", "spread", "large", "rising", "huge", "largest", "swell", "drift", "uniform", "peaked", "shut")
 
 LARGE = 2.0**20
@@ -177,6 +177,8 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
         yield Case(poison, a // 2 + 3, kv_len, 1, 2, 1, where=where, poison=poison, runs=runs)
     for poison in ("nan-value", "nan-upstream", "inf-row"):
         yield Case(f"{poison}-early", a // 2 + 3, 2 * b + 3, 1, 2, 1, poison=poison, runs=True, early=True)
+    # The last key of a tile and the first of the next, which Inf added once more without weight would make NaN.
+    yield Case("inf-value-between", a // 2 + 3, 2 * b + 4, 1, 2, 1, poison="inf-value", runs=True)
 
 
 def _edges(a: int, b: int) -> Iterator[Case]:

@@ -27,13 +27,14 @@ Range = tuple[int, int]
 @dataclass(frozen=True)
 class Usage:
     """How the expressions use one param: whether it is compared with positions, used in an index, multiplied by
-    something that grows with positions, or only ever added to scores; the integers it is compared with; and its reads'
-    indices."""
+    something that grows with positions, only ever added to scores, or only ever a term of what a mask compares; the
+    integers it is compared with; and its reads' indices."""
 
     position: bool
     index: bool
     grows: bool
     added: bool
+    compared: bool
     constants: tuple[int, ...]
     reads: tuple[tuple[Node, ...], ...]
 
@@ -41,6 +42,7 @@ class Usage:
 def usage(param: Param, trees: Sequence[Node]) -> Usage:
     """How ``trees`` (the mask's and the score's) use ``param``."""
     position = index = grows = False
+    terms = 0
     constants: list[int] = []
     reads: list[tuple[Node, ...]] = []
     for node in (node for tree in trees for node in walk(tree)):
@@ -50,6 +52,7 @@ def usage(param: Param, trees: Sequence[Node]) -> Usage:
                 if name == param.name:
                     reads.append(indices)
             case Compare(left=left, right=right):
+                terms += sum(term.param == param.name for side in (left, right) for term in _added(side))
                 for side, other in ((left, right), (right, left)):
                     if _mentions(side, param.name):
                         position = position or _positional(other) or _positional(side)
@@ -61,11 +64,12 @@ def usage(param: Param, trees: Sequence[Node]) -> Usage:
                 pass
     score = next((tree for tree in trees if tree.type == "real"), None)
     added = score is not None and sum(term.param == param.name for term in _added(score)) == len(reads) > 0
-    return Usage(position, index, grows, added, tuple(constants), tuple(reads))
+    compared = terms == len(reads) > 0 and not (score is not None and _mentions(score, param.name))
+    return Usage(position, index, grows, added, compared, tuple(constants), tuple(reads))
 
 
 def _added(node: Node) -> Iterator[Read]:
-    """The reads that a score is a sum of, with other terms."""
+    """The reads that a score, or what is compared, is a sum of, with other terms."""
     match node:
         case Read():
             yield node
@@ -109,6 +113,8 @@ def _draw(param: Param, use: Usage, shape: tuple[int, ...], case: Case, generato
             lines = values.view(-1, *shape[-1:])
             lines[::2, :1], lines[1::4] = -torch.inf, -torch.inf
             lines[3::4][torch.rand(lines[3::4].shape, generator=generator) < 0.125] = -torch.inf
+        if case.values == "shut" and use.compared and shape:
+            values[..., 2::3] = torch.nan
         return values.to(dtype)
     if param.dtype == "bool":
         low, high = 0, 2

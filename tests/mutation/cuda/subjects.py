@@ -198,5 +198,23 @@ SUBJECTS: dict[str, Subject] = {
             score="s / 2 + slope[h] * (kv - q)",
             params=(Param("slope", "f32", ("H",)), Param("keep", "bool", ("B", "n"))),
         ),
+        # Parts of params that alone decide of tiles: with several rows and columns, reaching outside on every side; of
+        # reals; as large as are looked through, and larger; of labels that are compared one by one.
+        _subject(
+            "sm_80",
+            "parts",
+            16,
+            "f16",
+            Tiles(q=64, kv=16, stages=2),
+            align="top_left",
+            mask="start[q // 2 - 1, kv - 3] > q - 40 and weight[kv // 8 - 1] - most < 1"
+            " if h % 3 == 0 else page[h, (kv - 12) * 5461] == page[h, 45000 - q]",
+            params=(
+                Param("start", "i32", (56, 40)),
+                Param("weight", "f32", ("n",)),
+                Param("most", "f32", ()),
+                Param("page", "i32", (4, 60000)),
+            ),
+        ),
     )
 }
