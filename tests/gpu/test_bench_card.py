@@ -1,4 +1,4 @@
-"""`python3 -m fagen.bench` on a real card. Needs what test_mma_card.py needs."""
+"""`python3 -m fagen.bench` on a real card. Needs what test_module_on_card.py needs."""
 
 from __future__ import annotations
 

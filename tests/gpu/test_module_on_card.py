@@ -3,8 +3,8 @@
 Needs a folder that `fagen build` made for cards, torch with CUDA, and a card that runs it; neither fagen nor what it is
 built with. FAGEN_CARD_MODULE names the folder, if it is not generated/a100.
 
-    python3 -m pytest tests/gpu/test_mma_card.py        or, where there is no pytest,
-    python3 tests/gpu/test_mma_card.py
+    python3 -m pytest tests/gpu/test_module_on_card.py        or, where there is no pytest,
+    python3 tests/gpu/test_module_on_card.py
 """
 
 from __future__ import annotations
