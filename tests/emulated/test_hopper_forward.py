@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -27,6 +28,9 @@ params:
 variants:
   - {name: plain, head_dim: 72, value_dim: 40}
   - {name: heads, head_dim: 64, layout: bhsd, mask: "causal and q - kv < left[h]"}
+  - {name: groups, head_dim: 64, tiles: {q: 192, kv: 32}, mask: "causal and q - kv < 40 and q != 70"}
+  - {name: far, head_dim: 64, tiles: {q: 64, kv: 16}, mask: "kv < 16"}
+  - {name: wide, head_dim: 64, dtype: bf16, tiles: {q: 64, kv: 128}}
 """
 
 
@@ -92,3 +96,44 @@ def test_no_keys_and_no_queries(hopper: ModuleType) -> None:
         o, lse = hopper.plain(*drawn(5, 0, 72, 40), return_lse=True)
         assert hopper.plain(*drawn(0, 5, 72, 40)).shape == (2, 0, 4, 40)
     assert (o == 0).all() and (lse == -torch.inf).all()
+
+
+@pytest.mark.parametrize("completions", ["earliest", "latest", "random"])
+def test_warpgroups_rest_where_their_rows_see_nothing(completions: str, hopper: ModuleType) -> None:
+    """Of a window, three warpgroups see other tiles, at the beginning of a block and at its end; one row sees none, and
+    of the last block one warpgroup has no rows."""
+    q, k, v = drawn(330, 330, 64, 64, heads=2)
+    with driver.use(hopper, completions=completions, seed=5):
+        got = hopper.groups(q, k, v, return_lse=True)
+    close(got, hopper.groups.reference(q, k, v, return_lse=True))
+    assert (got[0][:, 70] == 0).all() and (got[1][:, :, 70] == -torch.inf).all()
+
+
+def test_a_tile_is_found_behind_a_thousand_empty_ones(hopper: ModuleType) -> None:
+    """They are looked for by words of 32 tiles, 32 words at a time: the one that counts is in the 33rd."""
+    q, k, v = drawn(3, 16 * 32 * 32 + 16, 64, 64, heads=2)
+    with driver.use(hopper):
+        got = hopper.far(q, k, v, return_lse=True)
+    close(got, hopper.far.reference(q, k, v, return_lse=True))
+
+
+@pytest.mark.parametrize("logit", [40.0, 64.0, 80.0, 87.5, 88.5, 120.0, 700.0])
+def test_a_key_that_outweighs_all_before_it_is_not_lost(logit: float, hopper: ModuleType) -> None:
+    """Its tile is weighed against a reference of scores around 0: as far as float32 goes, and beyond."""
+    kv_len = 1 << 14
+    q, k, v = (torch.zeros(1, length, 1, 64).bfloat16() for length in (20, kv_len, kv_len))
+    v.normal_()
+    q[..., 0] = 16.0
+    k[:, kv_len // 2, :, 0] = logit / 2  # times 16 / 8
+    with driver.use(hopper):
+        o, lse = hopper.wide(q, k, v, return_lse=True)
+    torch.testing.assert_close(o, v[:, kv_len // 2 : kv_len // 2 + 1].expand_as(o), atol=0.01, rtol=0.01)
+    assert (lse - logit).abs().max() < 1e-3
+
+
+def test_a_kernel_that_begins_early_waits_for_the_one_before(hopper: ModuleType) -> None:
+    """The emulator runs launches one after the other, and cannot tell."""
+    for name, waits in (("heads", 1), ("groups", 1), ("plain", 0)):
+        ptx = (Path(hopper.__file__).parent / "ptx" / f"{name}_forward.ptx").read_text()
+        assert [ptx.count(f"griddepcontrol.{what};") for what in ("wait", "launch_dependents")] == [waits, waits], name
+        assert ptx.count("_find_tiles(") == waits

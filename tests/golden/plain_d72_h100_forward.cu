@@ -3,12 +3,13 @@
 // score: alibi(slope)
 #include "fagen/cuda/array.h"
 #include "fagen/cuda/math.h"
-#include "fagen/cuda/exclude.h"
+#include "fagen/cuda/exclude_unrolled.h"
 #include "fagen/cuda/fragment_rows.h"
 #include "fagen/cuda/group_tiles.h"
 #include "fagen/cuda/ring.h"
 #include "fagen/cuda/row_softmax.h"
 #include "fagen/cuda/shared_elements.h"
+#include "fagen/cuda/slabs.h"
 #include "fagen/cuda/warp_scores.h"
 #include "fagen/ptx/tensor.h"
 #include "fagen/ptx/warpgroup.h"
@@ -23,9 +24,11 @@ constexpr int kValueDim = 104;
 constexpr int kTileKv = 192;  // keys of a tile
 constexpr int kGroups = 2;  // warpgroups that multiply, 64 query rows each; one more feeds them
 constexpr int kStages = 2;  // tiles of K and V in shared memory
+constexpr int kPlanned = 8;  // that are scheduled, those in shared memory among them
 
 constexpr int kTileQ = 64 * kGroups;
 constexpr int kThreads = 128 * (kGroups + 1);
+constexpr uint32_t kSeenByNone = ((1 << kGroups) - 1) * TileFound::kNone;
 constexpr int kRowTiles = 1;  // of 16 rows, that a warp has
 constexpr int kKeyTiles = kTileKv / 8;
 constexpr int kValueTiles = kValueDim / 8;
@@ -108,12 +111,33 @@ __device__ __forceinline__ void multiply_values(float (&o)[kValueTiles][4], cons
       : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v), "r"(accumulate));
 }
 
-// What goes with a tile of keys, or with one of values.
+// A tile that is needed: its first key, and what is to be known of it.
 struct Note {
-  static constexpr uint32_t kFirst = 1 << 8, kLast = 1 << 9, kStop = 1 << 10;  // of the block's tiles; no tile: the end
+  static constexpr uint32_t kNone = TileFound::kNone, kFirst = 1 << 8, kStop = 1 << 9;
 
-  int32_t j;       // the first key
-  uint32_t flags;  // and bit g: no pair of warpgroup g is excluded
+  int32_t j;
+  // Bit g: no pair of warpgroup g is excluded, and of kNone << g: all are. kFirst: of the block's tiles. kStop: there is none.
+  // From bit 16 on, its place in the rings.
+  uint32_t flags;
+
+  __device__ __forceinline__ uint32_t stage() const { return flags >> 16; }
+  // That of the tile before.
+  __device__ __forceinline__ uint32_t stage_before() const {
+    return kStages == 2 ? stage() ^ 1 : (stage() + kStages - 1) % kStages;
+  }
+  // Whether another block begins with it, or there is none.
+  __device__ __forceinline__ bool is_another() const { return (flags & (kFirst | kStop)) != 0; }
+  __device__ __forceinline__ bool is_stop() const { return (flags & kStop) != 0; }
+};
+static_assert(kPlanned % kStages == 0, "the same place in all rings");
+// A note is read until the values of its tile are done with: those of the tile kBehind before one whose keys find room are.
+constexpr int kBehind = kStages + 2;
+static_assert(kPlanned > kBehind, "some are scheduled ahead");
+
+// And whose keys they are.
+struct Planned {
+  Note note;
+  int32_t hk, b;
 };
 
 // What is where in shared memory.
@@ -121,10 +145,13 @@ class Shared {
  public:
   static constexpr int kKeys = kGroups * kQBytes, kValues = kKeys + kStages * kKBytes;
   static constexpr int kBarriers = kValues + kStages * kVBytes;
-  static constexpr int kNotes = kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes + 8 * kStages;
-  // Blocks of rows that are noted: when one is finished, tiles of so many more may be on their way.
-  static constexpr int kBlocks = kStages + 2;
-  static constexpr int kBytes = kNotes + 16 * kStages + 16 * kBlocks;
+  static constexpr int kPlans = kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes + Ring<kPlanned>::kBytes;
+  static constexpr int kFound = kPlans + 16 * kPlanned;
+  // Blocks of rows that are noted. While one is finished or mended, the keys of the next block's first tile may have been
+  // given back, and as many tiles after it scheduled as there are plans.
+  static constexpr int kBlocks = 2 * kPlanned;
+  static constexpr int kBlockNotes = kFound + 16 * kStages;
+  static constexpr int kBytes = kBlockNotes + 16 * kBlocks;
 
   __device__ __forceinline__ explicit Shared(uint32_t start) : start_(start) {}
 
@@ -136,29 +163,35 @@ class Shared {
   __device__ __forceinline__ Ring<kStages> of_keys() const { return {start_ + kBarriers}; }
   __device__ __forceinline__ Ring<kStages> of_values() const { return {start_ + kBarriers + Ring<kStages>::kBytes}; }
   __device__ __forceinline__ Ring<kGroups> of_queries() const { return {start_ + kBarriers + 2 * Ring<kStages>::kBytes}; }
-
-  __device__ __forceinline__ void note_keys(uint32_t stage, const Note& note) const {
-    ptx::st_shared_2x4(start_ + kNotes + 16 * stage, note.j, note.flags);
+  __device__ __forceinline__ Ring<kPlanned> of_plans() const {
+    return {start_ + kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes};
   }
-  __device__ __forceinline__ Note keys_note(uint32_t stage) const {
-    const uint64_t x = ptx::ld_shared_8(start_ + kNotes + 16 * stage);
+
+  __device__ __forceinline__ void plan(uint32_t number, const Planned& tile) const {
+    ptx::st_shared_16(start_ + kPlans + 16 * number, make_uint4(tile.note.j, tile.note.flags, tile.hk, tile.b));
+  }
+  __device__ __forceinline__ Planned plan(uint32_t number) const {
+    const uint4 x = ptx::ld_shared_16(start_ + kPlans + 16 * number);
+    return { {static_cast<int>(x.x), x.y}, static_cast<int>(x.z), static_cast<int>(x.w)};
+  }
+  // By a warp.
+  __device__ __forceinline__ Note note(uint32_t number) const {
+    const uint64_t x = ptx::ld_shared_8(start_ + kPlans + 16 * number);
     return {static_cast<int32_t>(x), __shfl_sync(~0u, static_cast<uint32_t>(x >> 32), 0)};
   }
-  // Of values, a word for flags and one that says whether some were no finite numbers.
-  __device__ __forceinline__ uint32_t values_note(uint32_t stage) const { return start_ + kNotes + 16 * stage + 8; }
 
   __device__ __forceinline__ void note_block(uint32_t number, const Block& block) const {
-    ptx::st_shared_16(start_ + kNotes + 16 * kStages + 16 * number, make_uint4(block.b, block.h, block.i, block.rows));
+    ptx::st_shared_16(start_ + kBlockNotes + 16 * number, make_uint4(block.b, block.h, block.i, block.rows));
   }
   __device__ __forceinline__ Block block(uint32_t number) const {
-    const uint4 x = ptx::ld_shared_16(start_ + kNotes + 16 * kStages + 16 * number);
+    const uint4 x = ptx::ld_shared_16(start_ + kBlockNotes + 16 * number);
     return {static_cast<int>(x.x), static_cast<int>(x.y), static_cast<int>(x.z), static_cast<int>(x.w), 0};
   }
 
  private:
   uint32_t start_;
 };
-static_assert(Shared::kBytes == 229584, "what the launch asks for");
+static_assert(Shared::kBytes == 230016, "what the launch asks for");
 
 // The blocks of query rows that there are, of a head and of all.
 __device__ __forceinline__ uint32_t row_blocks(const ForwardParams& p) {
@@ -169,7 +202,8 @@ __device__ __forceinline__ uint32_t works(const ForwardParams& p) {
 }
 // One of them: neighbours share a head's keys.
 __device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work) {
-  const uint32_t blocks = row_blocks(p), heads = static_cast<uint32_t>(p.shape.heads);
+  uint32_t blocks = row_blocks(p), heads = static_cast<uint32_t>(p.shape.heads);
+  ptx::hide(heads), ptx::hide(blocks);  // what divides by them is not to be kept in registers from block to block
   const int32_t i = static_cast<int32_t>(work % blocks) * kTileQ;
   work /= blocks;
   const int32_t left = static_cast<int32_t>(p.shape.q_len) - i, rows = left < kTileQ ? left : kTileQ;
@@ -179,11 +213,16 @@ __device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work)
 // All take as long.
 __device__ __forceinline__ uint32_t next_work(const ForwardParams&, uint32_t work) { return work + gridDim.x; }
 __device__ __forceinline__ int32_t key_head(const ForwardParams& p, int32_t h) {
-  return h / (static_cast<int32_t>(p.shape.heads) / static_cast<int32_t>(p.shape.kv_heads));
+  int32_t heads = static_cast<int32_t>(p.shape.heads);
+  ptx::hide(heads);  // as in block_of
+  return h / (heads / static_cast<int32_t>(p.shape.kv_heads));
 }
 
 // What makes scores exponents of weights.
 __device__ __forceinline__ Scale scale_of(const ForwardParams& p) { return {1.0f, kLog2e, 0.0f}; }
+
+// What a lane's weights of a tile may sum to.
+__device__ __forceinline__ float most_of(const ForwardParams&) { return kMost; }
 
 // The part of a block that a warpgroup has, and a warp.
 __device__ __forceinline__ Block part_of(Block at, int first, int rows) {
@@ -192,126 +231,135 @@ __device__ __forceinline__ Block part_of(Block at, int first, int rows) {
   return at;
 }
 
-// A warp that has tiles copied, in the order in which they are needed.
-class Feeder {
+// A warp that says which tiles are needed, in which order, a few ahead of the copies: to draw blocks and to read what the
+// mask admits takes longer than a tile may. No other warp reads what the kernel before this one has left.
+class Scheduler {
  public:
-  __device__ __forceinline__ Feeder(const ForwardParams& p, const ptx::TensorMap& q, const ptx::TensorMap& k,
-                                    const ptx::TensorMap& v, const Shared& shared)
-      : p_(p), q_(q), k_(k), v_(v), shared_(shared) {}
+  __device__ __forceinline__ Scheduler(const ForwardParams& p, const Shared& shared) : p_(p), shared_(shared) {}
 
   __device__ __forceinline__ void run() {
     const ForwardParams& p = p_;
     for (uint32_t work = blockIdx.x; work < works(p); work = next_work(p, work), block_.next()) {
       const Block block = block_of(p, work);
-      AllGroupTiles<kGroups> tiles(static_cast<int>(p.shape.kv_len), kTileKv);
+      const int32_t hk = key_head(p, block.h);
+      int kv_len = static_cast<int>(p.shape.kv_len);
+      ptx::hide(kv_len);  // as in block_of
+      AllGroupTiles<kGroups> tiles(kv_len, kTileKv);
+      shared_.of_plans().wait_empty(plans_);  // then there is a place for the block too
+      if (lane_id() == 0) shared_.note_block(block_.stage(), block);
       TileFound found = tiles.take();
-      // Rows that see no key at all visit a tile all the same, one past the end, which leaves them zeros.
-      if (found.tile < 0) found = {static_cast<int>(p.shape.kv_len) / kTileKv + 1, 0};
-      for (uint32_t first = Note::kFirst; found.tile >= 0; first = 0) {
-        const TileFound after = tiles.take();
-        const uint32_t last = after.tile < 0 ? Note::kLast : 0;
-        shared_.of_keys().wait_empty(keys_);
-        if (first != 0 && lane_id() == 0) shared_.note_block(block_.stage(), block);
-        send_keys({found.tile * kTileKv, found.whole | first | last}, block);
-        send_values();
-        if (first != 0) send_queries(block);
-        waiting_ = {found.tile * kTileKv, found.whole, block.b, key_head(p_, block.h), 1};
-        found = after;
+      // Rows that see no key at all visit a tile all the same, one past the end, which no warpgroup sees anything of.
+      if (found.tile < 0) found = {static_cast<int>(p.shape.kv_len) / kTileKv + 1, kSeenByNone};
+      for (uint32_t first = Note::kFirst; found.tile >= 0; first = 0, found = tiles.take()) {
+        shared_.of_plans().wait_empty(plans_);
+        if (lane_id() == 0) put(found.tile * kTileKv, found.flags | first, hk, block.b);
+        __syncwarp();
+        plans_.next();
       }
     }
-    send_values();
-    shared_.of_keys().wait_empty(keys_);
-    if (lane_id() == 0) {
-      shared_.note_keys(keys_.stage(), {0, Note::kStop});
-      ptx::mbarrier_arrive(shared_.of_keys().full(keys_.stage()));
+    shared_.of_plans().wait_empty(plans_);
+    if (lane_id() == 0) put(0, Note::kStop, 0, 0);
+  }
+
+ private:
+  __device__ __forceinline__ void put(int32_t j, uint32_t flags, int32_t hk, int32_t b) const {
+    shared_.plan(plans_.stage(), { {j, flags | plans_.stage() % kStages << 16}, hk, b});
+    ptx::mbarrier_arrive(shared_.of_plans().full(plans_.stage()));
+  }
+
+  const ForwardParams& p_;
+  const Shared shared_;
+  Turn<kPlanned> plans_;
+  Turn<Shared::kBlocks> block_;
+};
+
+// A thread that has planned tiles copied.
+class Feeder {
+ public:
+  __device__ __forceinline__ Feeder(const ptx::TensorMap& q, const ptx::TensorMap& k, const ptx::TensorMap& v,
+                                    const Shared& shared)
+      : q_(q), k_(k), v_(v), shared_(shared) {}
+
+  // The next tile's keys are needed before this one's values, but not its queries, which wait for the last ones.
+  __device__ __forceinline__ void run() {
+    Planned tile = take(), before{};
+    if (!tile.note.is_stop()) {
+      send_keys(tile);
+      send_queries(tile);
+      for (before = tile, tile = take(); !tile.note.is_stop(); before = tile, tile = take()) {
+        send_keys(tile);
+        send_values(before);
+        if ((tile.note.flags & Note::kFirst) != 0) send_queries(tile);
+      }
+      send_values(before);
     }
   }
 
  private:
-  __device__ __forceinline__ void send_keys(const Note& note, const Block& block) {
-    if (lane_id() == 0) {
-      const uint32_t full = shared_.of_keys().full(keys_.stage());
-      shared_.note_keys(keys_.stage(), note);
-      ptx::mbarrier_arrive_expect(full, kKBytes);
-#pragma unroll 1
-      for (int slab = 0; slab < kHeadSlabs; ++slab)
-        ptx::copy_box(shared_.keys(keys_.stage()) + slab * kTileKv * kSlabBytes, k_, full, 64 * slab, note.j,
-                      key_head(p_, block.h), block.b);
+  __device__ __forceinline__ Planned take() {
+    shared_.of_plans().wait_full(plans_);
+    const Planned tile = shared_.plan(plans_.stage());
+    plans_.next();
+    return tile;
+  }
+
+  __device__ __forceinline__ void send_keys(const Planned& tile) {
+    const uint32_t full = shared_.of_keys().full(keys_.stage());
+    shared_.of_keys().wait_empty(keys_);
+    if (sent_ < kBehind) {
+      ++sent_;
+    } else {
+      ptx::mbarrier_arrive(shared_.of_plans().empty(read_.stage()));
+      read_.next();
     }
-    __syncwarp();
+    ptx::mbarrier_arrive_expect(full, kKBytes);
+    copy_rows<kHeadDim>(shared_.keys(keys_.stage()), kTileKv, k_, full, tile.note.j, tile.hk, tile.b);
     keys_.next();
   }
 
-  __device__ __forceinline__ void send_queries(const Block& block) {
+  __device__ __forceinline__ void send_values(const Planned& tile) {
+    const uint32_t full = shared_.of_values().full(values_.stage());
+    shared_.of_values().wait_empty(values_);
+    ptx::mbarrier_arrive_expect(full, kVBytes);
+    copy_rows<kValueDim>(shared_.values(values_.stage()), kTileKv, v_, full, tile.note.j, tile.hk, tile.b);
+    values_.next();
+  }
+
+  __device__ __forceinline__ void send_queries(const Planned& tile) {
+    const Block block = shared_.block(block_.stage());
+#pragma unroll 1
     for (int group = 0; group < kGroups; ++group) {
       const uint32_t full = shared_.of_queries().full(group);
       ptx::mbarrier_wait(shared_.of_queries().empty(group), queries_.parity() ^ 1);
-      if (lane_id() == 0) {
-        ptx::mbarrier_arrive_expect(full, kQBytes);
-#pragma unroll 1
-        for (int slab = 0; slab < kHeadSlabs; ++slab)
-          ptx::copy_box(shared_.queries(group) + slab * 64 * kSlabBytes, q_, full, 64 * slab, block.i + 64 * group, block.h,
-                        block.b);
-      }
-      __syncwarp();
+      ptx::mbarrier_arrive_expect(full, kQBytes);
+      copy_rows<kHeadDim>(shared_.queries(group), 64, q_, full, block.i + 64 * group, block.h, tile.b);
     }
     queries_.next();
+    block_.next();
   }
 
-  // Those of the tile that waits, if one does: the next one's keys are needed before them, but not its queries, which wait
-  // for the last ones.
-  __device__ __forceinline__ void send_values() {
-    if (waiting_.any == 0) return;
-    shared_.of_values().wait_empty(values_);
-    if (lane_id() == 0) {
-      const uint32_t full = shared_.of_values().full(values_.stage());
-      ptx::st_shared_2x4(shared_.values_note(values_.stage()), waiting_.whole, 0);
-      ptx::mbarrier_arrive_expect(full, kVBytes);
-#pragma unroll 1
-      for (int slab = 0; slab < kValueSlabs; ++slab)
-        ptx::copy_box(shared_.values(values_.stage()) + slab * kTileKv * kSlabBytes, v_, full, 64 * slab, waiting_.j,
-                      waiting_.hk, waiting_.b);
-    }
-    __syncwarp();
-    values_.next();
-    waiting_.any = 0;
-  }
-
-  struct Values {
-    int32_t j;
-    uint32_t whole;
-    int32_t b, hk, any;
-  };
-
-  const ForwardParams& p_;
   const ptx::TensorMap &q_, &k_, &v_;
   const Shared shared_;
+  Turn<kPlanned> plans_, read_;  // those that all have
+  int sent_ = 0;                 // tiles of keys, up to kBehind
   Turn<kStages> keys_, values_;
   Turn<1> queries_;
   Turn<Shared::kBlocks> block_;
-  Values waiting_{};
 };
 
-// Writes lse of rows whose keys have all been seen. What their sums are to be multiplied with, or -1: they count for nothing.
-__device__ __forceinline__ void close_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax,
-                                           float (&factor)[2]) {
+// Divides the sums of a warp's rows by the totals, and writes o and lse.
+__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax, Sums& o) {
   const int lane = lane_id();
   float* const lse = p.lse + (static_cast<int64_t>(part.b) * p.shape.heads + part.h) * p.shape.q_len + part.i;
+  float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float total = sum_of_row(softmax.total[half]);
-    factor[half] = total == 0.0f ? -1.0f : 1.0f / total;
+    factor[half] = total == 0.0f ? 0.0f : ptx::rcp(total);
     if (lane % 4 == 0 && lane / 4 + 8 * half < part.rows)
-      lse[lane / 4 + 8 * half] = total == 0.0f ? -kInfinity : (softmax.reference[half] * kLog2e + log2f(total)) * kLn2;
-  }
-}
-
-// Writes o of these rows.
-__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, float (&factor)[2], Sums& o) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (factor[half] < 0.0f) {
-      factor[half] = 0.0f;
+      lse[lane / 4 + 8 * half] =
+          total == 0.0f ? -kInfinity : (softmax.reference[half] * kLog2e + log2f(total)) * kLn2;
+    if (total == 0.0f) {
       // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
 #pragma unroll
       for (int n = 0; n < kValueTiles; ++n) o[n][2 * half] = 0.0f, o[n][2 * half + 1] = 0.0f;
@@ -328,72 +376,131 @@ class Multiplier {
       : p_(p), shared_(shared), group_(group) {}
 
   __device__ __forceinline__ void run() {
+    const uint32_t whole = 1u << group_, none = Note::kNone << group_;
     if (group_ == kGroups - 1) pass_turn();
     Scores x;
     Sums o;
     RowSoftmax softmax;
     uint32_t weights[2 * kKeyTiles];
-    Note now = take();
-    start_scores(now, x);
-    ptx::wait_for_products<0>();
-    ptx::settle(x[0]);
-    start(softmax);
-    weigh(softmax, x, now);
-    release_keys(now);
-    pack(weights, x);
-    for (;;) {
+    Note now{0, none | Note::kStop}, next = peek();  // no tile has been before
+    bool fresh = false;  // no tile of the block has been multiplied
+    for (Note after{};; now = next, next = after) {
+      plans_.next();
+      next.flags = __shfl_sync(~0u, next.flags, 0);  // they are one for all lanes, which the compiler forgets in the loop
       ptx::sync_named<256>(1 + group_);
-      const Note next = take();
-      if ((next.flags & Note::kStop) != 0) break;
-      const bool another = (next.flags & Note::kFirst) != 0;  // block of rows
-      start_scores(next, x);
+      const bool pending = (now.flags & none) == 0;  // weights of `now`, whose sums are to be started
+      const bool first = (next.flags & Note::kFirst) != 0;
+      fresh |= first;
+      if (pending && (next.flags & (none | Note::kStop)) == 0
+      ) {
+        start_scores(next, first, x);
       pass_turn();
-      start_sums(now, weights, o);
-      ptx::wait_for_products<1>();
-      ptx::settle(x[0]);
-      float factor[2];
-      if (another) {
-        close_rows(p_, part_of_block(block_.stage()), softmax, factor);
-        block_.next();
-        start(softmax);
+        after = peek();  // while products are under way
+        // A tile that is whole for these rows, and neither its block's first, which makes the reference, nor its last, after
+        // which other queries come.
+        const bool usual = softmax.settled() && (next.flags & (whole | Note::kFirst)) == whole && !after.is_another();
+        start_sums(now, next.stage_before(), opened_, weights, o);
+        ptx::wait_for_products<1>();
+        ptx::settle(x[0]);
+        if (first) block_.next();
+      score(p_, part_at(next), x);
+        if (usual) {
+          // One row after the other: the sums are waited for, and the first is packed, beside the second's exponentials.
+          float sums[2];
+          sums[0] = softmax.weigh<0>(x[0], scale_of(p_));
+          ptx::compute_here(sums[0], shared_.queries(group_));
+          end_sums(o);
+          pack<0>(weights, x);
+          sums[1] = softmax.weigh<1>(x[0], scale_of(p_));
+          pack<1>(weights, x);
+          if (!softmax.take(sums, most_of(p_))) weigh_anew(softmax, x, sums, weights, o, next);
+          release_keys();
+        } else {
+          release_keys(after);
+          const RowSoftmax before = softmax;
+          if (first) start(softmax);
+          exclude(x, next);
+          softmax.weigh_by_largest(x[0], scale_of(p_), own_barrier(), [&] {
+            end_sums(o);
+            pack<0>(weights, x);
+          });
+          pack<1>(weights, x);
+          if (first) {
+            finish(block_.before(), before, o);
+          } else if (softmax.grown()) {
+            softmax.rescale(o);
+          }
+        }
+        opened_ = first, fresh = false;
+      } else {
+        // Beginnings and ends, and tiles that these rows see nothing of: the turn is given away, what there is to be done is
+        // done one after the other.
+        pass_turn();
+        if (pending) {
+          start_sums(now, next.stage_before(), opened_, weights, o);
+          end_sums(o);
+        }
+        if (next.is_another()) {
+          if ((now.flags & Note::kStop) == 0) {
+            finish(block_.stage(), softmax, o);
+            block_.next();
+          }
+          if (next.is_stop()) break;
+          start(softmax);
+        }
+        after = peek();
+        if ((next.flags & none) == 0) {
+          start_scores(next, fresh, x);
+          ptx::wait_for_products<0>();
+          ptx::settle(x[0]);
+          release_keys(after);
+      score(p_, part_at(next), x);
+          exclude(x, next);
+          softmax.weigh_by_largest(x[0], scale_of(p_), own_barrier(), [] {});
+          if (!fresh && softmax.grown()) softmax.rescale(o);
+          pack(weights, x);
+          opened_ = fresh, fresh = false;
+        } else {
+          shared_.of_keys().wait_full(keys_);
+          if (fresh && after.is_another()) see_nothing(o);
+          release_keys(after);
+          shared_.of_values().wait_full(values_);
+          release_values();
+        }
       }
-      weigh(softmax, x, next);
-      release_keys(next);
-      ptx::wait_for_products<0>();
-      ptx::settle(o);
-      release_values();
-      if (another) {
-        finish(block_.before(), factor, o);
-      } else if (softmax.grown()) {
-        softmax.rescale(o);
-      }
-      pack(weights, x);
-      now = next;
     }
-    pass_turn();
     if (group_ == 0) ptx::sync_named<256>(1);  // whose turn it would be
-    start_sums(now, weights, o);
-    float factor[2];
-    close_rows(p_, part_of_block(block_.stage()), softmax, factor);
-    ptx::wait_for_products<0>();
-    ptx::settle(o);
-    release_values();
-    finish(block_.stage(), factor, o);
   }
 
  private:
+  // Where this warpgroup's four warps meet; those before are for turns.
+  __device__ __forceinline__ int own_barrier() const { return 1 + kGroups + group_; }
+
   // Warpgroups take turns in starting products: while one multiplies, another has its exponentials computed.
   __device__ __forceinline__ void pass_turn() const { ptx::arrive_named<256>(1 + (group_ + 1) % kGroups); }
 
-  // The next tile, when its keys have come.
-  __device__ __forceinline__ Note take() {
-    shared_.of_keys().wait_full(keys_);
-    return shared_.keys_note(keys_.stage());
+  // The next tile that is planned.
+  __device__ __forceinline__ Note peek() const {
+    shared_.of_plans().wait_full(plans_);
+    return shared_.note(plans_.stage());
   }
 
-  __device__ __forceinline__ void start_scores(const Note& note, Scores& x) {
-    const uint32_t queries = shared_.queries(group_), keys = shared_.keys(keys_.stage());
-    if ((note.flags & Note::kFirst) != 0) {
+  // These rows see none of a block's tiles: zeros.
+  __device__ __forceinline__ void see_nothing(Sums& o) {
+    ptx::mbarrier_wait(shared_.of_queries().full(group_), queries_.parity());
+    queries_.next();
+#pragma unroll
+    for (int n = 0; n < kValueTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o[n][e] = 0.0f;
+  }
+
+  // x = q · k of a tile, the first of its block that is multiplied or not. Where it lies is told by its note: that the compiler
+  // knows to be the same for all lanes.
+  __device__ __forceinline__ void start_scores(const Note& note, bool opens, Scores& x) {
+    const uint32_t queries = shared_.queries(group_), keys = shared_.keys(note.stage());
+    shared_.of_keys().wait_full(keys_);
+    if (opens) {
       ptx::mbarrier_wait(shared_.of_queries().full(group_), queries_.parity());
       queries_.next();
     }
@@ -406,28 +513,35 @@ class Multiplier {
     ptx::commit_products();
   }
 
-  // o (+)= weights · v of the tile whose weights those are.
-  __device__ __forceinline__ void start_sums(const Note& note, const uint32_t (&weights)[2 * kKeyTiles], Sums& o) {
+  // o (+)= weights · v of the tile whose weights those are, which lies in `stage`.
+  __device__ __forceinline__ void start_sums(const Note& note, uint32_t stage, bool opens, const uint32_t (&weights)[2 * kKeyTiles], Sums& o) {
     shared_.of_values().wait_full(values_);
-    const uint64_t v = ptx::columns_operand(shared_.values(values_.stage()), kTileKv * kSlabBytes);
+    const uint64_t v = ptx::columns_operand(shared_.values(stage), kTileKv * kSlabBytes);
     ptx::fence_products();
 #pragma unroll
     for (int n = 0; n < kTileKv / 16; ++n)
-      multiply_values(o, weights + 4 * n, v + n * (16 * kSlabBytes >> 4), n > 0 || (note.flags & Note::kFirst) == 0);
+      multiply_values(o, weights + 4 * n, v + n * (16 * kSlabBytes >> 4), n > 0 || !opens);
     ptx::commit_products();
   }
 
-  __device__ __forceinline__ void release_keys(const Note& note) {
-    __syncwarp();  // all lanes have read the note
-    if (lane_id() == 0) {
-      ptx::mbarrier_arrive(shared_.of_keys().empty(keys_.stage()));
-      if ((note.flags & Note::kLast) != 0) ptx::mbarrier_arrive(shared_.of_queries().empty(group_));
-    }
+  __device__ __forceinline__ void release_keys() {
+    __syncwarp();
+    ptx::mbarrier_arrive_if(lane_id() == 0, shared_.of_keys().empty(keys_.stage()));
     keys_.next();
+  }
+  // If the tile after is another block's, the queries too.
+  __device__ __forceinline__ void release_keys(const Note& after) {
+    release_keys();
+    ptx::mbarrier_arrive_if(after.is_another() && lane_id() == 0, shared_.of_queries().empty(group_));
+  }
+  __device__ __forceinline__ void end_sums(Sums& o) {
+    ptx::wait_for_products<0>();
+    ptx::settle(o);
+    release_values();
   }
   __device__ __forceinline__ void release_values() {
     __syncwarp();
-    if (lane_id() == 0) ptx::mbarrier_arrive(shared_.of_values().empty(values_.stage()));
+    ptx::mbarrier_arrive_if(lane_id() == 0, shared_.of_values().empty(values_.stage()));
     values_.next();
   }
 
@@ -435,21 +549,31 @@ class Multiplier {
     softmax.start(p_.sink[shared_.block(block_.stage()).h], scale_of(p_));
   }
 
-  // From q · k to weights. Where those have overflowed, the warp multiplies its rows with the keys again.
-  __device__ __forceinline__ void weigh(RowSoftmax& softmax, Scores& x, const Note& note) const {
-    for (bool again = false;; again = true) {
-      score(p_, part_at(note), x);
-      if ((note.flags >> group_ & 1) == 0) exclude_pairs(x, pair_test(p_, part_at(note)));
-      if (again || !softmax.settled()) return softmax.weigh_by_largest(x[0], scale_of(p_));
-      if (softmax.weigh(x[0], scale_of(p_))) return;
-      multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(group_) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
-                                          shared_.keys(keys_.stage()), kTileKv * kSlabBytes);
-    }
+  __device__ __forceinline__ void exclude(Scores& x, const Note& note) const {
+    if ((note.flags >> group_ & 1) == 0) exclude_pairs_unrolled(x, pair_test(p_, part_at(note)));
   }
 
+  // Weights that their references do not suit. Where they have overflowed, the warp multiplies its rows with the keys again.
+  __device__ __forceinline__ void weigh_anew(RowSoftmax& softmax, Scores& x, const float (&sums)[2],
+                                             uint32_t (&weights)[2 * kKeyTiles], Sums& o, const Note& next) const {
+    if (!softmax.raise(x[0], sums, most_of(p_), scale_of(p_))) {
+      multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(group_) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
+                                          shared_.keys(keys_.stage()), kTileKv * kSlabBytes);
+      score(p_, part_at(next), x);
+      softmax.weigh_by_largest(x[0], scale_of(p_));
+    }
+    if (softmax.grown()) softmax.rescale(o);
+    pack(weights, x);
+  }
+
+  template <int kHalf>
   __device__ __forceinline__ void pack(uint32_t (&weights)[2 * kKeyTiles], const Scores& x) const {
 #pragma unroll
-    for (int n = 0; n < 2 * kKeyTiles; ++n) weights[n] = Element::pack(x[0][n / 2][n % 2 * 2], x[0][n / 2][n % 2 * 2 + 1]);
+    for (int n = 0; n < kKeyTiles; ++n) weights[2 * n + kHalf] = Element::pack(x[0][n][2 * kHalf], x[0][n][2 * kHalf + 1]);
+  }
+  __device__ __forceinline__ void pack(uint32_t (&weights)[2 * kKeyTiles], const Scores& x) const {
+    pack<0>(weights, x);
+    pack<1>(weights, x);
   }
 
   // The warp's rows of a block, and the pairs that the scores are of.
@@ -462,14 +586,15 @@ class Multiplier {
     return part;
   }
 
-  __device__ __forceinline__ void finish(uint32_t block, float (&factor)[2], Sums& o) {
-    const Block part = part_of_block(block);
-    write_rows(p_, part, factor, o);
+  __device__ __forceinline__ void finish(uint32_t block, const RowSoftmax& softmax, Sums& o) const {
+    write_rows(p_, part_of_block(block), softmax, o);
   }
 
   const ForwardParams& p_;
   const Shared shared_;
   const int group_;
+  bool opened_ = false;  // the weights that wait are of the block's first tile: its sums begin at 0
+  Turn<kPlanned> plans_;
   Turn<kStages> keys_, values_;
   Turn<1> queries_;
   Turn<Shared::kBlocks> block_;  // of rows, that the scores are of
@@ -489,13 +614,15 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
     shared.of_keys().make(1, 4 * kGroups);
     shared.of_values().make(1, 4 * kGroups);
     shared.of_queries().make(1, 4);
+    shared.of_plans().make(1, 1);
     ptx::fence_mbarrier_init();
   }
   ptx::sync_block();
   const int warp = __shfl_sync(~0u, warp_id(), 0);
   if (warp < 4) {
     ptx::give_up_registers<24>();
-    if (warp == 0) Feeder(p, q, k, v, shared).run();
+    if (warp == 0 && lane_id() == 0) Feeder(q, k, v, shared).run();
+    if (warp == 1) Scheduler(p, shared).run();
   } else {
     ptx::take_registers<240>();
     Multiplier(p, shared, warp / 4 - 1).run();

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from ..comments import comment, text_of
 from ..model import Plan
-from ..pieces import Scores, body, scores
+from ..pieces import body, scores
 from .forward import Forward
 
 _ELEMENTS = {"bf16": "Bf16", "f16": "F16"}
@@ -63,15 +62,9 @@ def expression_names(plan: Plan, room: str) -> Mapping[str, Any]:
         "admitted": f"({admitted.x}) && " if masked else "",
         "full_scores": scores(code, variant, code.score, tail=False),
         "admitted_pairs": admitted,
-        "exclude": "exclude_pairs" if _is_short(admitted) else "exclude_pairs_in_a_loop",
         "tile_test": body(code, variant, code.tile_test),
         "key_ranges": body(code, variant, code.key_ranges),
     }
-
-
-def _is_short(pairs: Scores) -> bool:
-    """Whether a mask is a few instructions a pair: comparisons and sums, without params, divisions and functions."""
-    return not pairs.declarations and not pairs.pair and re.search(r"[/%]|\w\(", pairs.allowed) is None
 
 
 def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:

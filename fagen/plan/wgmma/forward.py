@@ -13,7 +13,9 @@ _ROWS = 64  # of a warpgroup, by the instruction
 _STEP = 16  # keys of one product with values
 _MOST_KEYS = 256  # of one product with keys, by the instruction
 _GRANULE = 8  # registers are given in eights
-_LEAST_FEEDER = {1: 24, 2: 24, 3: 32}  # registers of a thread that feeds, beside so many warpgroups
+# Registers of a thread that feeds, beside so many warpgroups: with fewer, ptxas was seen to spill what schedules.
+_LEAST_FEEDER = {1: 24, 2: 24, 3: 32}
+_MOST_FEEDER = 40
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,14 @@ def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
     spare = 40 if groups < 3 else 32
     if variant.value_dim > 128:
         spare += 2 * _GRANULE
-    if groups > 2:
-        spare += 2 * _GRANULE if variant.score is not None else 0
+    if groups > 2 and variant.score is not None:
+        spare += 2 * _GRANULE
     return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
 
 
 def registers_of(device: Device, groups: int, feeder: int) -> tuple[int, int]:
-    """What a thread that multiplies gets, and one that feeds, which is to have ``feeder``. One warpgroup has enough as it is:
-    they stay alike."""
+    """What a thread that multiplies gets, and one that feeds, which is to have ``feeder``. With one warpgroup there is
+    enough as it is: they stay alike."""
     if groups == 1:
         most = device.registers_per_thread // _GRANULE * _GRANULE
         return most, most
@@ -83,7 +85,7 @@ def registers_of(device: Device, groups: int, feeder: int) -> tuple[int, int]:
 
 def _feeder(variant: Variant, device: Device, groups: int, keys: int) -> int:
     """Registers of a thread that feeds: all that the others have no need of."""
-    least, most = _LEAST_FEEDER[groups], 40
+    least, most = _LEAST_FEEDER[groups], _MOST_FEEDER
     enough = registers_of(device, groups, most)[0] >= registers_needed(variant, groups, keys)
     return most if enough and least < most else least
 
@@ -98,7 +100,7 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
     registers, feeder = registers_of(device, groups, _feeder(variant, device, groups, keys))
     if groups > 1:
         why["registers"] = f"what {groups} warpgroups can have each when the one that feeds them gives up its own"
-        why["feeder_registers"] = "for copies"
+        why["feeder_registers"] = "for what schedules tiles and has them copied"
     else:
         why["registers"] = why["feeder_registers"] = "as many as a thread can have: all warps stay alike"
     bytes_ = shared_bytes(variant, groups, keys, stages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...runtime.language import Binary, Call, Read, parse, walk
 from ..mma.names import expression_names, shared_names
 from ..model import Plan
 from .forward import Forward, planned
@@ -16,6 +17,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     assert direction == "forward" and isinstance(plan.forward, Forward)
     forward = plan.forward
     by_head = forward.by_head
+    short = _is_short(plan)
     return {
         **expression_names(plan, "kRoom"),
         "tile_kv": forward.tile_kv,
@@ -26,8 +28,10 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "feeder_registers": forward.feeder_registers,
         "shared_bytes": forward.shared_bytes,
         "turns": forward.turns,
-        # What a lane's weights of a tile may sum to: 2^kRoom, beside 2^-shift.
-        "most": "p.share" if plan.variant.dtype == "bf16" else "0x1p12f",
+        # Whether weights are so small that those of as many keys as there are sum to 1: see expression_names.
+        "small_weights": plan.variant.dtype == "bf16",
+        "exclude": "exclude_pairs_unrolled" if short else "exclude_pairs",
+        "exclude_header": "exclude_unrolled" if short else "exclude",
         "cache_bytes": 32 << 20,  # of 50 MiB, which q and o share
         "product": plan.variant.dtype,  # as the instruction calls the type of its operands
         # Tiles are found beforehand, once for all heads that the mask does not tell apart.
@@ -38,3 +42,13 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "words_head": "static_cast<int32_t>(work % p.shape.heads)" if by_head else "0",
         "screeners": " + kScreeners" if shared_names(plan)["contains"] else "",
     }
+
+
+def _is_short(plan: Plan) -> bool:
+    """Whether a mask is a few instructions a pair: without params, functions, divisions and remainders."""
+    variant = plan.variant
+    if variant.mask is None:
+        return True
+    tree = parse(variant.mask.resolved, params={param.name: param for param in variant.params}, expect="mask")
+    long = (Read, Call)
+    return not any(isinstance(node, long) or (isinstance(node, Binary) and node.op in "//%") for node in walk(tree))

@@ -6,23 +6,10 @@
 namespace fagen {
 namespace {
 
-// Scores of pairs that `test(row, column)` excludes become -inf.
+// Scores of pairs that `test(row, column)` excludes become -inf. The test is asked in a loop that is not unrolled, into a
+// bit for each of a lane's scores: its code is seldom run, but takes room in the instruction cache.
 template <int kRowTiles, int kKeyTiles, class Test>
 __device__ __forceinline__ void exclude_pairs(float (&x)[kRowTiles][kKeyTiles][4], Test test) {
-  const int lane = lane_id();
-#pragma unroll
-  for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-    for (int c = 0; c < 2; ++c)
-#pragma unroll
-      for (int row = 0; row < 2 * kRowTiles; ++row)
-        if (!test(8 * row + lane / 4, 8 * n + lane % 4 * 2 + c)) x[row / 2][n][row % 2 * 2 + c] = -kInfinity;
-}
-
-// The same, for tests of more than a few instructions. They are asked in a loop that is not unrolled, into a bit for each
-// of a lane's scores: the code is seldom run, but takes room in the instruction cache.
-template <int kRowTiles, int kKeyTiles, class Test>
-__device__ __forceinline__ void exclude_pairs_in_a_loop(float (&x)[kRowTiles][kKeyTiles][4], Test test) {
   constexpr int kBits = 4 * kRowTiles, kOfWord = 32 / kBits, kWords = (kKeyTiles + kOfWord - 1) / kOfWord;
   const int lane = lane_id();
   uint32_t admitted[kWords] = {};

@@ -6,9 +6,11 @@
 namespace fagen {
 namespace {
 
-// A tile to visit, or none: -1. Bit g of `flags`: the mask admits all pairs of warpgroup g, and no key is past the end; bit
-// 4 + g: it admits none.
+// A tile to visit, or none: -1. Bit g of `flags`: the mask admits all pairs of warpgroup g, and no key is past the end; and
+// of kNone << g: it admits none.
 struct TileFound {
+  static constexpr uint32_t kNone = 1 << 4;
+
   int tile;
   uint32_t flags;
 };
@@ -68,14 +70,14 @@ class StoredTiles {
       // 32 words at a time: of long rows that a window sees little of, most are empty.
       const int mine = word_ - 1 - lane_id();
       const uint32_t some = mine < 0 ? 0 : words_[mine].any(), filled = __ballot_sync(~0u, some != 0);
-      const int skipped = filled == 0 ? 32 : __ffs(static_cast<int>(filled)) - 1;
-      word_ = word_ - 1 - skipped;
+      const int skipped = filled == 0 ? 31 : __ffs(static_cast<int>(filled)) - 1;
+      word_ -= 1 + skipped;  // where the last word is that was asked for, or the first that has some
       if (filled == 0) continue;
       left_ = __shfl_sync(~0u, some, skipped), flags_ = 0;
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
         flags_ |= (words_[word_].whole[group] >> lane_id() & 1) << group;
-        flags_ |= (~words_[word_].some[group] >> lane_id() & 1) << (4 + group);
+        flags_ |= (~words_[word_].some[group] >> lane_id() & 1) * TileFound::kNone << group;
       }
     }
     if (left_ == 0) return {-1, 0};

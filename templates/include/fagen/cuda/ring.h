@@ -10,8 +10,6 @@ namespace {
 template <int kStages>
 class Turn {
  public:
-  // Steps so far, or more of them; whether that is odd is right, where kStages is even.
-  __device__ __forceinline__ uint32_t count() const { return count_; }
   __device__ __forceinline__ uint32_t stage() const { return count_ % kRound; }
   __device__ __forceinline__ uint32_t parity() const { return count_ / kRound & 1; }
   // So many places back.
@@ -24,8 +22,13 @@ class Turn {
   }
 
  private:
-  static constexpr uint32_t kRound = kStages <= 1 ? 1 : kStages <= 2 ? 2 : kStages <= 4 ? 4 : kStages <= 8 ? 8 : kStages <= 16 ? 16 : 32;
-  static_assert(kStages <= 32, "places of a ring");
+  // The next power of two.
+  static constexpr uint32_t round() {
+    uint32_t places = 1;
+    while (places < kStages) places *= 2;
+    return places;
+  }
+  static constexpr uint32_t kRound = round();
 
   uint32_t count_ = 0;
 };
@@ -49,12 +52,8 @@ struct Ring {
   __device__ __forceinline__ void wait_full(const Turn<kStages>& turn) const {
     ptx::mbarrier_wait(full(turn.stage()), turn.parity());
   }
-  // By those who have time.
-  __device__ __forceinline__ void wait_full_idly(const Turn<kStages>& turn) const {
-    ptx::mbarrier_wait_idly(full(turn.stage()), turn.parity());
-  }
-  __device__ __forceinline__ void wait_empty_idly(const Turn<kStages>& turn) const {
-    ptx::mbarrier_wait_idly(empty(turn.stage()), turn.parity() ^ 1);
+  __device__ __forceinline__ void wait_empty(const Turn<kStages>& turn) const {
+    ptx::mbarrier_wait(empty(turn.stage()), turn.parity() ^ 1);
   }
 };
 

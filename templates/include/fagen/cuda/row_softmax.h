@@ -5,11 +5,13 @@
 // computed again, from the largest score.
 #pragma once
 #include "fagen/cuda/softmax.h"
+#include "fagen/ptx/barrier.h"
 
 namespace fagen {
 namespace {
 
-constexpr float kRoom = 12.0f;  // a lane's weights of a tile sum to 2^kRoom at most, beside 2^-shift
+constexpr float kRoom = 12.0f;      // a lane's weights of a tile sum to 2^kRoom at most, beside 2^-shift
+constexpr float kMost = 0x1p12f;    // the same
 
 class RowSoftmax {
  public:
@@ -32,21 +34,25 @@ class RowSoftmax {
     settled_ = false;
   }
 
-  // Whether all of the warp's rows have a reference that is one of their scores'.
+  // Whether all of the warpgroup's rows have a reference other than kLowest.
   __device__ __forceinline__ bool settled() const { return settled_; }
 
   // Scores become weights, against references that suit the largest of them. Sums so far are then to be rescaled, if
-  // `grown()`. `between` is done between one of a lane's rows and the other.
+  // `grown()`. `between` is done between one of a lane's rows and the other. By the four warps of a warpgroup, which meet at
+  // barrier `name`: whether rows are settled decides which instructions they wait for products by, and they must be the same.
   template <int kKeyTiles, class Between>
-  __device__ __forceinline__ void weigh_by_largest(float (&x)[kKeyTiles][4], Scale scale, Between between) {
+  __device__ __forceinline__ void weigh_by_largest(float (&x)[kKeyTiles][4], Scale scale, int name, Between between) {
     by_largest<0>(x, scale);
     between();
     by_largest<1>(x, scale);
-    settled_ = __all_sync(~0u, fminf(reference[0], reference[1]) > kLowest);
+    const bool all = ptx::sync_named_and<128>(name, fminf(reference[0], reference[1]) > kLowest);
+    settled_ = __all_sync(~0u, all);  // which the compiler knows to be one for all lanes
   }
+  // The same by a warp alone, whose rows are settled.
   template <int kKeyTiles>
   __device__ __forceinline__ void weigh_by_largest(float (&x)[kKeyTiles][4], Scale scale) {
-    weigh_by_largest(x, scale, [] {});
+    by_largest<0>(x, scale);
+    by_largest<1>(x, scale);
   }
 
   // The same of one of a lane's rows, against its reference as it is. What they sum to; of both rows that is to be given
@@ -101,7 +107,10 @@ class RowSoftmax {
   }
 
  private:
-  static constexpr float kOverflown = 0x1p100f;  // sums from which on weights may have been infinite, or lost all others
+  // Sums from which on weights count as lost. What a smaller one raises a reference by, with a shift of kRoom and the 29 bits
+  // of kMaxLength at most, is still a factor that a float32 holds.
+  static constexpr float kOverflown = 0x1p64f;
+  static_assert(64 + kRoom + 29 < 126 && kMaxLength >> 29 == 0, "normal numbers");
 
   template <int kHalf, int kKeyTiles>
   __device__ __forceinline__ void by_largest(float (&x)[kKeyTiles][4], Scale scale) {

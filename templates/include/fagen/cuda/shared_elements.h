@@ -10,7 +10,7 @@ namespace {
 template <class Element, class Place>
 __device__ __forceinline__ void multiply_elements(int chunks, int first, int step, float factor, Place place) {
   const uint32_t factors = Element::pack(factor, factor);
-#pragma unroll 2
+#pragma unroll 1
   for (int at = first; at < chunks; at += step) {
     const uint32_t shared = place(at);
     uint4 x = ptx::ld_shared_16(shared);

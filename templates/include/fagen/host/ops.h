@@ -3,7 +3,6 @@
 #pragma once
 #include <fagen/host/arguments.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -60,7 +59,7 @@ inline void forward(const Driver& driver, const VariantRow& variant, StableIValu
   Arguments arguments(driver, variant, into_out ? "_forward_out" : "_forward");
   arguments.take_q_k(q, k);
   const Shape& shape = p.shape = arguments.shape();
-  p.unit = std::max(std::fabs(p.scale), kLeastUnit) * kLog2e;
+  p.unit = std::fmax(std::fabs(p.scale), kLeastUnit) * kLog2e;  // of NaN too, with which -inf would make no -inf
   p.share = std::ldexp(1.0f, -std::ilogb(static_cast<double>(shape.kv_len) + 0.5) - 1);
   p.q = arguments.read(q, "q", shape.q_len, shape.heads, variant.head_dim);
   p.k = arguments.read(k, "k", shape.kv_len, shape.kv_heads, variant.head_dim);

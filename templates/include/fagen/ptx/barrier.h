@@ -19,6 +19,17 @@ __device__ __forceinline__ void arrive_named(int name) {
   asm volatile("bar.arrive %0, %1;" ::"r"(name), "n"(kCount) : "memory");
 }
 
+// The same, and they learn whether `x` is true of all.
+template <int kCount>
+__device__ __forceinline__ bool sync_named_and(int name, bool x) {
+  uint32_t all;
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; bar.red.and.pred p, %2, %3, p; selp.u32 %0, 1, 0, p; }"
+               : "=r"(all)
+               : "r"(static_cast<uint32_t>(x)), "r"(name), "n"(kCount)
+               : "memory");
+  return all != 0;
+}
+
 // All threads of the block meet, and learn whether `x` is true of any.
 __device__ __forceinline__ bool sync_block_or(bool x) {
   uint32_t any;

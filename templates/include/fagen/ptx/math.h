@@ -18,11 +18,6 @@ __device__ __forceinline__ float rcp(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ __forceinline__ float lg2(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // Makes the compiler forget what it knows of x.
 __device__ __forceinline__ void hide(int& x) { asm volatile("" : "+r"(x)); }

@@ -45,18 +45,4 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
       "}" ::"r"(barrier), "r"(parity) : "memory");
 }
 
-// The same, for those who have time: what they leave of the issue slots is for others.
-__device__ __forceinline__ void mbarrier_wait_idly(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra over;\n"
-      "nanosleep.u32 40;\n"
-      "bra again;\n"
-      "over:\n"
-      "}" ::"r"(barrier), "r"(parity) : "memory");
-}
-
 }  // namespace fagen::ptx
