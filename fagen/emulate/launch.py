@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import operator
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
+import torch
 from torch import Tensor
 
 from .compile import Entry, Loaded, load, machine
@@ -133,6 +135,8 @@ def launch(
     """
     program = load(_text(ptx))
     entry = _entry(program, kernel)
+    if isinstance(args, Tensor):
+        raise EmulationError("args: expected a list of arguments, found a tensor: write [tensor]")
     if len(args) != len(entry.param_sizes):
         raise EmulationError(f"{entry.name} takes {len(entry.param_sizes)} arguments, found {len(args)}")
     params = bytearray(entry.param_bytes + 16)
@@ -148,16 +152,37 @@ def launch(
         entry,
         _three(grid, "grid"),
         _three(block, "block"),
-        shared,
+        whole(shared, "shared: bytes", 2**32 - 1),
         bytes(params),
         ranges,
         cluster=None if cluster is None else _three(cluster, "cluster"),
         completions=completions,
-        seed=seed,
+        seed=whole(seed, "seed", 2**64 - 1),
         checks=checks,
         seconds=seconds,
         banks=banks,
     )
+
+
+def whole(value: object, what: str, most: int) -> int:
+    """``value``, a whole number from 0 to ``most`` of any kind of integers; EmulationError if it is none."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise EmulationError(f"{what}: expected a whole number, found {value!r}") from None
+    if not 0 <= number <= most:
+        raise EmulationError(f"{what}: expected 0 to {most}, found {number}")
+    return number
+
+
+def cpu_tensor(value: object, what: str) -> Tensor:
+    """``value``, a tensor whose elements lie in this machine's memory; EmulationError if it is none."""
+    if not isinstance(value, Tensor):
+        raise EmulationError(f"{what}: expected a CPU tensor, found {type(value).__name__}")
+    if value.device.type != "cpu" or value.layout != torch.strided:
+        found = f"one on {value.device}" if value.device.type != "cpu" else f"one of layout {value.layout}"
+        raise EmulationError(f"{what}: expected a CPU tensor, found {found}")
+    return value
 
 
 def run(
@@ -256,17 +281,22 @@ def _entry(program: Loaded, kernel: str) -> Entry:
 def _packed(argument: Argument, size: int, kind: str, where: str) -> bytes:
     match argument:
         case Tensor():
-            if argument.device.type != "cpu":
-                raise EmulationError(f"{where}: expected a CPU tensor, found one on {argument.device}")
-            packed = struct.pack("<Q", argument.data_ptr())
+            packed = struct.pack("<Q", cpu_tensor(argument, where).data_ptr())
         case ReadOnly(tensor):
-            return _packed(tensor, size, kind, where)
+            return _packed(cpu_tensor(tensor, where), size, kind, where)
         case bytes():
             packed = argument
         case bool() | int() if kind not in _FORMATS:
+            if not -(1 << 8 * size - 1) <= argument < 1 << 8 * size:
+                raise EmulationError(f"{where}: {argument} is no number of {8 * size} bits")
             packed = (int(argument) & (1 << (8 * size)) - 1).to_bytes(size, "little")
-        case int() | float() if kind in _FORMATS or size in (4, 8):
-            packed = struct.pack(_FORMATS.get(kind, "<f" if size == 4 else "<d"), argument)
+        case int() | float() if kind in _FORMATS or (kind.startswith("b") and size in (4, 8)):
+            try:
+                packed = struct.pack(_FORMATS.get(kind, "<f" if size == 4 else "<d"), argument)
+            except OverflowError:
+                raise EmulationError(f"{where}: {argument} is beyond the numbers of {8 * size} bits") from None
+        case float():
+            raise EmulationError(f"{where}: expected a whole number or a tensor, by its type .{kind}, found {argument}")
         case _:
             raise EmulationError(f"{where}: expected a tensor, a number or bytes, found {type(argument).__name__}")
     if len(packed) != size:
@@ -275,7 +305,7 @@ def _packed(argument: Argument, size: int, kind: str, where: str) -> bytes:
 
 
 def _memory(argument: Tensor | ReadOnly, name: str) -> Memory:
-    tensor = argument.tensor if isinstance(argument, ReadOnly) else argument
+    tensor = cpu_tensor(argument.tensor if isinstance(argument, ReadOnly) else argument, name)
     storage = tensor.untyped_storage()
     return Memory(storage.data_ptr(), storage.nbytes(), not isinstance(argument, ReadOnly), name)
 
@@ -297,10 +327,14 @@ def _joined(ranges: Sequence[Memory]) -> list[Memory]:
 
 
 def _three(sizes: int | Sequence[int], what: str) -> tuple[int, int, int]:
-    given = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    if not 1 <= len(given) <= 3 or any(size < 1 for size in given):
+    given = tuple(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else (sizes,)
+    try:
+        numbers = [operator.index(size) for size in given]
+    except TypeError:
+        numbers = []
+    if not 1 <= len(numbers) <= 3 or any(size < 1 for size in numbers):
         raise EmulationError(f"{what}: expected one to three positive numbers, found {sizes!r}")
-    x, y, z = (*given, 1, 1)[:3]
+    x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
 
 

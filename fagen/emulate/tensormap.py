@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .compile import machine
 from .faults import EmulationError
+from .launch import cpu_tensor, whole
 
 # Numbers of CUtensorMapDataType.
 _TYPES = {
@@ -30,15 +31,18 @@ def encode_tiled(
     tensor's order too. ``swizzle`` is 0, 32, 64 or 128 bytes. What the driver would not accept is an EmulationError.
     The tensor itself must be named in the launch's ``memory`` (or be an argument).
     """
-    rank = tensor.dim()
+    rank = cpu_tensor(tensor, "encode_tiled").dim()
     if tensor.dtype not in _TYPES:
         raise EmulationError(f"encode_tiled: no tensor maps of {tensor.dtype}")
-    if len(box) != rank or rank and tensor.stride(-1) != 1:
-        raise EmulationError(f"encode_tiled: expected a box of {rank} sizes and a dense last dimension")
-    if swizzle not in _SWIZZLES:
-        raise EmulationError(f"encode_tiled: swizzle: expected one of {', '.join(map(str, _SWIZZLES))}")
+    if rank and tensor.stride(-1) != 1:
+        raise EmulationError(f"encode_tiled: expected a dense last dimension, found one of stride {tensor.stride(-1)}")
+    if not isinstance(swizzle, int) or swizzle not in _SWIZZLES:
+        raise EmulationError(
+            f"encode_tiled: swizzle: expected one of {', '.join(map(str, _SWIZZLES))}, found {swizzle!r}"
+        )
     room = max(rank, 1)
-    steps = list(element_strides) if element_strides is not None else [1] * rank
+    box = _numbers(box, rank, "box")
+    steps = _numbers([1] * rank if element_strides is None else element_strides, rank, "element_strides")
     to = (ctypes.c_uint8 * (_BYTES + 64))()
     address = (ctypes.addressof(to) + 63) // 64 * 64
     message = ctypes.create_string_buffer(256)
@@ -50,7 +54,7 @@ def encode_tiled(
         ctypes.c_uint64(tensor.data_ptr()),
         (ctypes.c_uint64 * room)(*list(tensor.shape)[::-1]),
         (ctypes.c_uint64 * room)(*strides),
-        (ctypes.c_uint32 * room)(*list(box)[::-1]),
+        (ctypes.c_uint32 * room)(*box[::-1]),
         (ctypes.c_uint32 * room)(*steps[::-1]),
         ctypes.c_uint32(0),
         ctypes.c_uint32(_SWIZZLES[swizzle]),
@@ -62,3 +66,10 @@ def encode_tiled(
     if failed:
         raise EmulationError(f"encode_tiled: {message.value.decode()}")
     return ctypes.string_at(address, _BYTES)
+
+
+def _numbers(given: Sequence[int], rank: int, what: str) -> list[int]:
+    """One for each dimension."""
+    if not isinstance(given, Sequence) or len(given) != rank:
+        raise EmulationError(f"encode_tiled: {what}: expected {rank} numbers, found {given!r}")
+    return [whole(each, f"encode_tiled: {what}", 2**32 - 1) for each in given]

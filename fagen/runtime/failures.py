@@ -60,7 +60,7 @@ def no_backward(variant: Variant, spec_file: str) -> ValueError:
     """For a variant built without backward whose arguments require grad."""
     return ValueError(
         f"{variant.name}: built without backward, but an argument requires grad: set `backward: true` in {spec_file} "
-        "and build again, or call it under torch.no_grad()"
+        "and build again, if kernels of its target have gradients, or call it under torch.no_grad()"
     )
 
 

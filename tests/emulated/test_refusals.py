@@ -45,6 +45,7 @@ def refusal(ptx: str, kernel: str = "k", **more: object) -> str:
         ("cvt.rq.f16.f32 %r1, %f1;", ".rq is not built"),
         ("ld.global.v2.b32 %r1, [%d1];", "expected 2 items"),
         ("mov.u64 %d1, nowhere;", "nowhere"),
+        ("bra nowhere;", "bra: there is no label nowhere"),
     ],
 )
 def test_an_instruction_is_refused_by_name_and_line(line: str, why: str) -> None:
@@ -88,6 +89,11 @@ def test_a_kernel_that_is_not_there() -> None:
         (["x"], "argument 0 of k: expected a tensor, a number or bytes, found str"),
         ([b"abc"], "argument 0 of k: expected 8 bytes, found 3"),
         ([torch.zeros(1, device="meta")], "argument 0 of k: expected a CPU tensor, found one on meta"),
+        ([torch.zeros(1).to_sparse()], "argument 0 of k: expected a CPU tensor, found one of layout torch.sparse_coo"),
+        ([emulate.readonly(5)], "argument 0 of k: expected a CPU tensor, found int"),  # type: ignore[arg-type]
+        ([2**64], "argument 0 of k: 18446744073709551616 is no number of 64 bits"),
+        ([1.0], "argument 0 of k: expected a whole number or a tensor, by its type .u64, found 1.0"),
+        (torch.zeros(1), "args: expected a list of arguments, found a tensor"),
     ],
 )
 def test_arguments(args: list[object], why: str) -> None:
@@ -100,11 +106,44 @@ def test_arguments(args: list[object], why: str) -> None:
     [
         (0, 1, "grid: expected one to three positive numbers, found 0"),
         (1, (1, 1, 1, 1), "block: expected one to three"),
+        (1.5, 1, "grid: expected one to three positive numbers, found 1.5"),
+        (1, "8", "block: expected one to three positive numbers, found '8'"),
     ],
 )
 def test_sizes(grid: object, block: object, why: str) -> None:
     with pytest.raises(emulate.EmulationError, match=f"^{why}"):
         emulate.launch(f"{KERNEL}ret;\n}}\n", "k", grid, block, [torch.zeros(1)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"shared": -4}, "shared: bytes: expected 0 to 4294967295, found -4"),
+        ({"shared": 1.5}, "shared: bytes: expected a whole number, found 1.5"),
+        ({"seed": "a"}, "seed: expected a whole number, found 'a'"),
+        ({"memory": [5]}, "memory 0: expected a CPU tensor, found int"),
+    ],
+)
+def test_keywords(more: dict[str, object], why: str) -> None:
+    assert refusal(f"{KERNEL}ret;\n}}\n", **more) == why
+
+
+@pytest.mark.parametrize(
+    ("tensor", "box", "more", "why"),
+    [
+        (torch.zeros(64, 64), (2**32 + 64, 64), {}, "box: expected 0 to 4294967295, found 4294967360"),
+        (torch.zeros(64, 64), (64.0, 64), {}, "box: expected a whole number, found 64.0"),
+        (torch.zeros(64, 64), 8, {}, "box: expected 2 numbers, found 8"),
+        (torch.zeros(64, 64), (8, 8), {"element_strides": (1, 1, 1)}, "element_strides: expected 2 numbers"),
+        (torch.zeros(64, 64), (8, 8), {"swizzle": [128]}, "swizzle: expected one of 0, 32, 64, 128, found [128]"),
+        (torch.zeros(64, 64).T, (8, 8), {}, "expected a dense last dimension, found one of stride 64"),
+        (torch.zeros(64, 64, device="meta"), (8, 8), {}, "expected a CPU tensor, found one on meta"),
+        (emulate.readonly(torch.zeros(4)), (4,), {}, "expected a CPU tensor, found ReadOnly"),
+    ],
+)
+def test_tensor_maps(tensor: object, box: object, more: dict[str, object], why: str) -> None:
+    with pytest.raises(emulate.EmulationError, match=re.escape(why)):
+        emulate.encode_tiled(tensor, box, **more)  # type: ignore[arg-type]
 
 
 def test_orders() -> None:

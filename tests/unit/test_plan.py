@@ -86,6 +86,16 @@ def test_all_problems_at_once() -> None:
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.parametrize(("q", "kv", "head_dim"), [(192, 256, 64), (192, 16, 256)])
+def test_products_that_no_thread_can_hold_are_refused(q: int, kv: int, head_dim: int) -> None:
+    what = f"a product of 256 columns takes 158 registers .* blocks of {q} rows leave it 128"
+    with pytest.raises(PlanError, match=what):
+        plan(
+            variant(dtype="f16", head_dim=head_dim, value_dim=head_dim, backward=False, tiles=Tiles(q=q, kv=kv)),
+            "sm_90a",
+        )
+
+
 def test_turing_has_no_bf16() -> None:
     with pytest.raises(PlanError, match="sm_75 has no bf16 kernels"):
         plan(variant(dtype="bf16"), "sm_75")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..ptx.model import Address, Instruction, Label, Negated, Operand, Pair, Register, Symbol, Vector
+from .modifiers import refused
 
 # No first operand that is written.
 WITHOUT_RESULT = frozenset(
@@ -95,6 +96,9 @@ def kept(
         used, written, surely = used_and_written(each)
         use[n], write[n] = mask(used), mask(written) if surely else 0
         if each.opcode in ("bra", "brx"):
+            for name in branch_targets(each):
+                if name not in labels:
+                    raise refused(each, f"there is no label {name}")
             targets = [labels[name] for name in branch_targets(each)]
             follow[n] = targets if each.guard is None else [n + 1, *targets]
         elif each.opcode in ("ret", "exit", "trap") and each.guard is None:

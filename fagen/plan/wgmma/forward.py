@@ -72,14 +72,19 @@ def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
     return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
 
 
+def registers_at_entry(device: Device, groups: int) -> int:
+    """What every thread of a block begins with."""
+    most = min(device.registers_per_sm // (128 * (groups + 1)), device.registers_per_thread)
+    return most // _GRANULE * _GRANULE
+
+
 def registers_of(device: Device, groups: int, feeder: int) -> tuple[int, int]:
     """What a thread that multiplies gets, and one that feeds, which is to have ``feeder``. With one warpgroup there is
     enough as it is: they stay alike."""
     if groups == 1:
         most = device.registers_per_thread // _GRANULE * _GRANULE
         return most, most
-    at_entry = device.registers_per_sm // (128 * (groups + 1)) // _GRANULE * _GRANULE
-    total = min(at_entry, device.registers_per_thread // _GRANULE * _GRANULE) * (groups + 1)
+    total = registers_at_entry(device, groups) * (groups + 1)
     return min((total - feeder) // groups // _GRANULE * _GRANULE, 240), feeder
 
 

@@ -8,6 +8,7 @@ from ...errors import Problem
 from ...runtime.variant import Variant
 from ...target import Target
 from ..mma.refuse import backward_problems
+from .forward import Forward, registers_at_entry
 
 
 def problems(variant: Variant, target: Target) -> Iterator[Problem]:
@@ -23,3 +24,20 @@ def problems(variant: Variant, target: Target) -> Iterator[Problem]:
         )
     if tiles.stages is not None and not 2 <= tiles.stages <= 4:
         yield Problem(f"{variant.name}: tiles.stages {tiles.stages} is not built", hint="write 2, 3 or 4")
+
+
+_BESIDE_SUMS = 30  # registers that ptxas was seen to ask for beside the sums of one product
+
+
+def too_wide(variant: Variant, target: Target, forward: Forward) -> Iterator[Problem]:
+    """Products whose sums a thread cannot hold: all threads of a block begin with as many registers."""
+    assert target.device is not None
+    columns = max(forward.tile_kv, variant.value_dim)
+    needed = columns // 2 + _BESIDE_SUMS
+    most = registers_at_entry(target.device, forward.groups)
+    if needed > most:
+        yield Problem(
+            f"{variant.name}: a product of {columns} columns takes {needed} registers of a thread, and blocks of "
+            f"{forward.tile_q} rows leave it {most}",
+            hint="make tiles.q or tiles.kv smaller, or leave them out",
+        )

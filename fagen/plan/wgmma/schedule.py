@@ -15,7 +15,7 @@ from ..pieces import body
 from ..schedule import Schedule
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
-from .refuse import problems
+from .refuse import problems, too_wide
 
 
 def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
@@ -27,7 +27,7 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     code = emit(variant, CUDA_SCALAR)
     by_head = bool({"h", "hk"} & set(body(code, variant, code.tile_test).needs))
     forward, why = choose_forward(variant, target, by_head)
-    if found := list(too_large(variant, target, forward.shared_bytes)):
+    if found := [*too_large(variant, target, forward.shared_bytes), *too_wide(variant, target, forward)]:
         raise PlanError(found)
     why["schedule"] = f"{target.instruction}, which {target.title} has"
     why["backward"] = "the spec leaves it out"
