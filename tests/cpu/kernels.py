@@ -191,6 +191,7 @@ class Kernel:
         p.shape = Shape(q.shape[0], q.shape[head_axis], k.shape[head_axis], q.shape[length_axis], k.shape[length_axis])
         default = 1 / math.sqrt(self.variant.head_dim) if self.variant.scale is None else self.variant.scale
         p.scale = default if scale is None else scale
+        # These two as host/ops.h makes them.
         p.unit = max(abs(p.scale), 1.2e-38) * math.log2(math.e)
         p.share = 2.0 ** -int(p.shape.kv_len).bit_length()
         for name, tensor in zip("qkvo", (q, k, v, o), strict=True):

@@ -404,7 +404,7 @@ __device__ __forceinline__ void screen(const Shared& shared, int screener) {
   for (;; plan.next(), turn.next()) {
     shared.of_plans().wait_full(plan);
     const Note note = shared.note(plan.stage());
-    if ((note.flags & Note::kStop) != 0) return;
+    if (note.is_stop()) return;
     shared.of_values().wait_full(turn);
     if (note.mixed()) {
       const bool found =
@@ -518,7 +518,7 @@ class Multiplier {
         // A tile that is whole for these rows, and neither its block's first, which makes the reference, nor its last, after
         // which other queries come.
         const bool usual = softmax.settled() && (next.flags & (whole | Note::kFirst)) == whole && !after.is_another();
-        start_sums(now, next.stage_before(), opened_, weights, o);
+        start_sums(now, next.stage_before(), weights, o);
         ptx::wait_for_products<1>();
         ptx::settle(x[0]);
         if (first) block_.next();
@@ -558,7 +558,7 @@ class Multiplier {
         if (mend_due_) mend(block_.before());
         mend_due_ = false;
         if (pending) {
-          start_sums(now, next.stage_before(), opened_, weights, o);
+          start_sums(now, next.stage_before(), weights, o);
           end_sums(o);
         }
         if (next.is_another()) {
@@ -617,8 +617,8 @@ class Multiplier {
       for (int e = 0; e < 4; ++e) o[n][e] = 0.0f;
   }
 
-  // x = q · k of a tile, the first of its block that is multiplied or not. Where it lies is told by its note: that the compiler
-  // knows to be the same for all lanes.
+  // x = q · k of a tile, the first of its block that is multiplied or not. Where it lies is told by its note, which the
+  // compiler knows to be one for all lanes: it is where `keys_` stands too.
   __device__ __forceinline__ void start_scores(const Note& note, bool opens, Scores& x) {
     const uint32_t queries = shared_.queries(group_), keys = shared_.keys(note.stage());
     shared_.of_keys().wait_full(keys_);
@@ -645,7 +645,8 @@ class Multiplier {
   }
 
   // o (+)= weights · v of the tile whose weights those are, which lies in `stage`.
-  __device__ __forceinline__ void start_sums(const Note& note, uint32_t stage, bool opens, const uint32_t (&weights)[2 * kKeyTiles], Sums& o) {
+  __device__ __forceinline__ void start_sums(const Note& note, uint32_t stage, const uint32_t (&weights)[2 * kKeyTiles],
+                                             Sums& o) {
     shared_.of_values().wait_full(values_);
     if (note.mixed()) {
       ptx::mbarrier_wait(shared_.clean(mixed_.stage()), mixed_.parity());
@@ -659,7 +660,7 @@ class Multiplier {
     ptx::fence_products();
 #pragma unroll
     for (int n = 0; n < kTileKv / 16; ++n)
-      multiply_values(o, weights + 4 * n, v + n * (16 * kSlabBytes >> 4), n > 0 || !opens);
+      multiply_values(o, weights + 4 * n, v + n * (16 * kSlabBytes >> 4), n > 0 || !opened_);
     ptx::commit_products();
   }
 

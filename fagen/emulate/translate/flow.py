@@ -96,10 +96,11 @@ def kept(
         used, written, surely = used_and_written(each)
         use[n], write[n] = mask(used), mask(written) if surely else 0
         if each.opcode in ("bra", "brx"):
-            for name in branch_targets(each):
+            names = list(branch_targets(each))
+            for name in names:
                 if name not in labels:
                     raise refused(each, f"there is no label {name}")
-            targets = [labels[name] for name in branch_targets(each)]
+            targets = [labels[name] for name in names]
             follow[n] = targets if each.guard is None else [n + 1, *targets]
         elif each.opcode in ("ret", "exit", "trap") and each.guard is None:
             follow[n] = []

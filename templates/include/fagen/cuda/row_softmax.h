@@ -10,8 +10,8 @@
 namespace fagen {
 namespace {
 
-constexpr float kRoom = 12.0f;      // a lane's weights of a tile sum to 2^kRoom at most, beside 2^-shift
-constexpr float kMost = 0x1p12f;    // the same
+constexpr float kRoom = 12.0f;  // a lane's weights of a tile sum to 2^kRoom at most, beside 2^-shift
+constexpr float kMost = static_cast<float>(1 << static_cast<int>(kRoom));
 
 class RowSoftmax {
  public:
