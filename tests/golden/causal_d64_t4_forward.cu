@@ -109,7 +109,7 @@ __device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work)
 }
 
 // What makes scores exponents of weights.
-__device__ __forceinline__ Scale scale_of(const ForwardParams& p) { return {p.unit, 1.0f, 0.0f}; }
+__device__ __forceinline__ Scale scale_of(const ForwardParams& p) { return {fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e, 1.0f, 0.0f}; }
 
 // The part of a block that a warp has.
 __device__ __forceinline__ Block warp_part(Block at) {

@@ -65,7 +65,7 @@ __device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work)
 }
 
 // What makes scores exponents of weights.
-__device__ __forceinline__ Scale scale_of(const ForwardParams& p) { return {p.unit, 1.0f, (kSlack + static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len))))}; }
+__device__ __forceinline__ Scale scale_of(const ForwardParams& p) { return {fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e, 1.0f, (kSlack + static_cast<float>(32 - __clz(static_cast<int>(p.shape.kv_len))))}; }
 
 // The part of a block that a warp has.
 __device__ __forceinline__ Block warp_part(Block at) {

@@ -36,9 +36,9 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
     }
 
 
-def expression_names(plan: Plan, room: str) -> Mapping[str, Any]:
+def expression_names(plan: Plan, room: str, unit: str) -> Mapping[str, Any]:
     """What forward templates print of a variant's expressions, for one thread's scores. ``room`` names the
-    constant that says by how many powers of two weights may exceed 1."""
+    constant that says by how many powers of two weights may exceed 1; ``unit`` is what makes unchanged scores exponents."""
     variant, code = plan.variant, plan.code
     masked = variant.mask is not None
     # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.
@@ -57,7 +57,7 @@ def expression_names(plan: Plan, room: str) -> Mapping[str, Any]:
         "scored": scored,
         "scaled": "score * p.scale" if scored else "score",
         # Changed scores may be of any size: their differences are taken before they become exponents.
-        "unit": "1.0f" if scored else "p.unit",
+        "unit": "1.0f" if scored else unit,
         "turn": "kLog2e" if scored else "1.0f",
         "admitted": f"({admitted.x}) && " if masked else "",
         "full_scores": scores(code, variant, code.score, tail=False),
@@ -71,7 +71,8 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     """What the templates of the forward kernel print besides."""
     assert direction == "forward" and isinstance(plan.forward, Forward)
     forward, masked = plan.forward, plan.variant.mask is not None
-    names = expression_names(plan, "kSlack")
+    # The unit is computed at each use: kept from the host, it takes a register of the loop from full_d128 for sm_80.
+    names = expression_names(plan, "kSlack", "fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e")
     apart = ("cuda/nonfinite.h",) if shared_names(plan)["contains"] else ()
     return {
         **names,

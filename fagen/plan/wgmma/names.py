@@ -19,7 +19,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     by_head = forward.by_head
     short = _is_short(plan)
     return {
-        **expression_names(plan, "kRoom"),
+        **expression_names(plan, "kRoom", "p.unit"),
         "tile_kv": forward.tile_kv,
         "groups": forward.groups,
         "stages": forward.stages,
