@@ -23,6 +23,8 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "tile_kv": forward.tile_kv,
         "groups": forward.groups,
         "stages": forward.stages,
+        "query_stages": forward.query_stages,
+        "staged_slabs": forward.staged_slabs,
         "planned": planned(forward.stages),
         "registers": forward.registers,
         "feeder_registers": forward.feeder_registers,

@@ -41,6 +41,22 @@ __device__ __forceinline__ uint64_t ld_shared_8(uint32_t shared) {
   return x;
 }
 
+__device__ __forceinline__ uint32_t ld_shared_4(uint32_t shared) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(shared) : "memory");
+  return x;
+}
+
+// Bits are set, or all replaced, at once.
+__device__ __forceinline__ void or_shared(uint32_t shared, uint32_t bits) {
+  asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(shared), "r"(bits) : "memory");
+}
+__device__ __forceinline__ uint32_t exchange_shared(uint32_t shared, uint32_t bits) {
+  uint32_t before;
+  asm volatile("atom.shared.exch.b32 %0, [%1], %2;" : "=r"(before) : "r"(shared), "r"(bits) : "memory");
+  return before;
+}
+
 __device__ __forceinline__ uint16_t ld_shared_2(uint32_t shared) {
   uint16_t x;
   asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(shared) : "memory");
