@@ -16,6 +16,7 @@ from ..schedule import Schedule
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
 from .refuse import problems, too_wide
+from .search import SEARCH
 
 
 def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
@@ -54,4 +55,5 @@ WGMMA = Schedule(
     key_bytes=no_bytes,
     row_bytes=no_bytes,
     suffix=".cu",
+    search=SEARCH,
 )
