@@ -88,7 +88,7 @@ def _tell(progress: Tell, label: str, line: str) -> None:
 
 def _cells(kernel: Kernel, size: ProblemSize, options: Options, machine: Machine, tell: Tell) -> Iterator[Cell]:
     variant = kernel.variant
-    inputs = _draw(variant, size, options.seed, machine.device)
+    inputs = draw_inputs(variant, size, options.seed, machine.device)
     rivals = machine.peers(variant, size, inputs.params)
     if options.flex:
         rivals["flex"] = peers.flex(variant, size, inputs.params, machine.device)
@@ -106,7 +106,7 @@ def _cells(kernel: Kernel, size: ProblemSize, options: Options, machine: Machine
 
 
 @dataclass(frozen=True)
-class _Inputs:
+class Inputs:
     """q, k and v in the variant's layout; ``extras`` are the params and the sink, if there is one."""
 
     q: torch.Tensor
@@ -116,7 +116,7 @@ class _Inputs:
     extras: dict[str, torch.Tensor]
 
 
-def _draw(variant: Variant, size: ProblemSize, seed: int, device: str) -> _Inputs:
+def draw_inputs(variant: Variant, size: ProblemSize, seed: int, device: str) -> Inputs:
     """Normal numbers, made on the device; params as the check draws them."""
     case = Case("bench", size.q_len, size.kv_len, size.batch, size.heads, size.kv_heads, runs=True)
     known = [tree for tree in trees(variant) if tree is not None]
@@ -129,7 +129,7 @@ def _draw(variant: Variant, size: ProblemSize, seed: int, device: str) -> _Input
         return torch.randn(size.batch, *lengths, dim, generator=source, device=device).to(DTYPES[variant.dtype])
 
     sink = {"sink": torch.randn(size.heads, generator=source, device=device)} if variant.sink else {}
-    return _Inputs(
+    return Inputs(
         q=normal(size.heads, size.q_len, variant.head_dim),
         k=normal(size.kv_heads, size.kv_len, variant.head_dim),
         v=normal(size.kv_heads, size.kv_len, variant.value_dim),
@@ -150,7 +150,7 @@ class _Call:
         return self.leaves[0].requires_grad
 
 
-def _calls(kernel: Kernel, inputs: _Inputs, rivals: Mapping[str, peers.Peer], machine: Machine) -> dict[str, _Call]:
+def _calls(kernel: Kernel, inputs: Inputs, rivals: Mapping[str, peers.Peer], machine: Machine) -> dict[str, _Call]:
     """Everyone's forward call, as in training where there is a backward pass, or the machine says so for the peers."""
     variant = kernel.variant
     own: Any = kernel  # each variant has a signature of its own
@@ -180,7 +180,7 @@ def _backward_calls(calls: Mapping[str, _Call]) -> dict[str, Callable[[], object
     return found
 
 
-def _admitted(variant: Variant, size: ProblemSize, inputs: _Inputs, machine: Machine) -> float:
+def _admitted(variant: Variant, size: ProblemSize, inputs: Inputs, machine: Machine) -> float:
     """Pairs that the mask admits, over batches and heads."""
     allowed = peers.admitted(variant, size, inputs.params, machine.device)
     pairs = size.batch * size.heads * size.q_len * size.kv_len

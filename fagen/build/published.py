@@ -97,7 +97,8 @@ def warnings(entries: Iterable[Mapping[str, Any]]) -> list[str]:
         list(dict.fromkeys(tuning))
         + spilled
         + [
-            f"{entry['variant']['name']}: products of {kernel} wait for each other, which is slow: {taken['serialized']}"
+            f"{entry['variant']['name']}: products of {kernel} wait for each other, which is slow: "
+            f"{taken['serialized']}"
             for entry, kernel, taken in kernels
             if taken.get("serialized")
         ]

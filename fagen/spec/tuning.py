@@ -136,8 +136,8 @@ def _entry(data: Any) -> TuningEntry:
 def tuning_text(entries: Sequence[TuningEntry], version: int, again: str) -> str:
     """The file that holds ``entries``; :func:`read_tuning` is its inverse."""
     lines = [
-        f"# Written by `{again}`, and read by the planner at the next build: the fastest tiles that were",
-        "# measured. Tiles that the spec itself gives a variant win over these; `fagen explain` says where each is from.",
+        f"# Written by `{again}`, and read by the planner at the next build: the fastest tiles that were measured.",
+        "# Tiles that the spec itself gives a variant win over these; `fagen explain` says where each is from.",
         f"version: {version}",
         "entries:" if entries else "entries: []",
     ]
