@@ -23,7 +23,7 @@ from ..spec.names import MAX_NAME
 from .folder import Candidate, Sweep, Swept, read_sweep
 
 OWN = "own"
-_MODULE = 8  # candidates: one host unit is compiled for all of them, and a budget ends between two modules
+_MODULE = 12  # candidates: one host unit, and one process that checks, for all of them; a budget ends between modules
 _SUFFIX = 4  # characters of a module's name after the variant's
 
 

@@ -9,7 +9,7 @@ from ...runtime.variant import Tiles
 from ...target import Target
 from ..model import Plan
 from ..schedule import Search
-from .forward import Forward
+from .forward import Forward, shared_bytes
 
 _BESIDE = 48  # registers of a thread, beside its sums and scores, that ptxas asked for at least
 _MOST_KEYS, _STEP = 256, 16
@@ -26,16 +26,24 @@ def _tiles_of(plan: Plan) -> Tiles:
 
 
 def _waste(plan: Plan, target: Target) -> str:
-    forward, dim = plan.forward, plan.variant.value_dim
-    assert isinstance(forward, Forward) and target.device is not None
-    rows = forward.tile_q // forward.warps
-    has = target.device.registers_per_thread
-    needed = rows * (dim + forward.tile_kv) // 32 + _BESIDE  # a warp of 32 threads holds both for its rows
-    if needed > has:
-        return f"a thread needs {needed} registers and has {has}: it would spill"
-    most = min((has - _BESIDE) * 32 // rows - dim, _MOST_KEYS)
+    forward, variant, device = plan.forward, plan.variant, target.device
+    assert isinstance(forward, Forward) and device is not None
+
+    def needed(keys: int) -> int:
+        # Sums and scores of a warp's rows, by its 32 threads.
+        return forward.tile_q // forward.warps * (variant.value_dim + keys) // 32 + _BESIDE
+
+    def fits(keys: int) -> bool:
+        held = shared_bytes(variant, forward.tile_q, keys, forward.stages) <= device.shared_per_block
+        return held and needed(keys) <= device.registers_per_thread
+
+    if needed(forward.tile_kv) > device.registers_per_thread:
+        return (
+            f"a thread needs {needed(forward.tile_kv)} registers and has {device.registers_per_thread}: it would spill"
+        )
+    most = next((keys for keys in range(_MOST_KEYS, 0, -_STEP) if fits(keys)), 0)
     if 4 * forward.tile_kv <= most:
-        return f"{forward.tile_kv} keys a tile are no more than a quarter of the {most} that registers hold"
+        return f"{forward.tile_kv} keys a tile are no more than a quarter of the {most} that fit"
     return ""
 
 
