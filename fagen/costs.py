@@ -70,6 +70,10 @@ def costs(plan: Plan, direction: str) -> Costs:
     if direction == "forward":
         moved = queries + key_bytes + value_bytes + outputs + lse
         extra = batch * kv_heads * keys * schedule(plan.schedule).key_bytes(plan)
+        if (stored := schedule(plan.schedule).stored_tiles(plan)) is not None:
+            blocks = batch * (heads if stored.by_head else 1) * sympy.ceiling(rows / sympy.Integer(stored.rows))
+            words = blocks * sympy.ceiling(keys / sympy.Integer(32 * stored.keys))
+            extra += stored.counter_bytes + stored.word_bytes * words
         scores_moved, scores_held = 2 * 4 * matrix + 2 * element * matrix, 4 * matrix + element * matrix
     else:
         moved = 2 * (queries + key_bytes + value_bytes) + 2 * outputs + lse

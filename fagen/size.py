@@ -35,6 +35,13 @@ def parse_size(text: str) -> ProblemSize:
     )
 
 
+def size_text(size: ProblemSize) -> str:
+    """The size as :func:`parse_size` reads it."""
+    heads = f"H{size.heads}" + (f",Hk{size.kv_heads}" if size.kv_heads != size.heads else "")
+    lengths = f"S{size.q_len}" if size.q_len == size.kv_len else f"Sq{size.q_len},Skv{size.kv_len}"
+    return f"B{size.batch},{heads},{lengths}"
+
+
 def grid_size(length: int, head_dim: int, tokens: int = TOKENS) -> ProblemSize:
     """``tokens`` in sequences of ``length``, and as many heads of ``head_dim`` as make the width of WIDTH, or nearly.
 
@@ -44,10 +51,3 @@ def grid_size(length: int, head_dim: int, tokens: int = TOKENS) -> ProblemSize:
         raise UsageError(Problem(f"--length: {tokens} tokens are no whole number of sequences of {length}"))
     heads = max(1, WIDTH // head_dim)
     return ProblemSize(tokens // length, heads, heads, length, length)
-
-
-def size_text(size: ProblemSize) -> str:
-    """A size as :func:`parse_size` reads it, with nothing that goes without saying."""
-    heads = f"H{size.heads}" + (f",Hk{size.kv_heads}" if size.kv_heads != size.heads else "")
-    lengths = f"S{size.q_len}" if size.q_len == size.kv_len else f"Sq{size.q_len},Skv{size.kv_len}"
-    return f"B{size.batch},{heads},{lengths}"

@@ -21,6 +21,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--size", action="append", default=[], help=TEXTS["size"])
     parser.add_argument("--tokens", type=int, help=TEXTS["tokens"])
     parser.add_argument("--length", type=int, action="append", default=[], help=TEXTS["length"])
+    parser.add_argument("--grid", action="append", default=[], help=TEXTS["grid"])
+    parser.add_argument("--sustained", type=float, metavar="SECONDS", help=TEXTS["sustained"])
+    parser.add_argument("--graph", action="store_true", help=TEXTS["graph"])
+    parser.add_argument("--host", action="store_true", help=TEXTS["host"])
+    parser.add_argument(
+        "--schedules", type=Path, action="append", default=[], metavar="FOLDER", help=TEXTS["schedules"]
+    )
     parser.add_argument("--forward-only", action="store_true", help=TEXTS["forward_only"])
     parser.add_argument("--flex", action="store_true", help=TEXTS["flex"])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=TEXTS["rounds"])
@@ -35,6 +42,11 @@ def main(arguments: list[str] | None = None) -> int:
             sizes=options.size,
             tokens=options.tokens,
             lengths=options.length,
+            grids=options.grid,
+            sustained=options.sustained,
+            graph=options.graph,
+            host=options.host,
+            schedules=options.schedules,
             at_least=options.at_least,
             backward=not options.forward_only,
             flex=options.flex,

@@ -15,19 +15,28 @@ from typing import Any
 
 from ..errors import FagenError, Problem, SpecError, UsageError
 from ..size import parse_size
+from .grids import GRIDS
 from .machines import find_card
-from .report import BenchReport, draw, summary, table
+from .measure import How
+from .plot import draw
+from .report import BenchReport
 from .run import Options, bench
+from .tables import summary, table, tables
 
 ROUNDS = 9
 TEXTS = {
     "size": "As B1,H8,Hk2,S4096, or Sq and Skv apart; may be repeated.",
     "tokens": "With --length: as many tokens in all, and 2048 / head_dim heads.",
-    "length": "Sequences of this length, of --tokens in all; may be repeated.",
+    "length": "Sequences of this length, of --tokens in all, or those of --grid; may be repeated.",
+    "grid": f"The cells of a grid that the module has: {', '.join(GRIDS)}; may be repeated.",
+    "sustained": "Calls back to back for so many seconds a sample, at the card's power limit.",
+    "graph": "CUDA graphs of a call in place of calls; forward.",
+    "host": "The host's processor time of an eager call, without gradients, in place of the card's; forward.",
+    "schedules": "Beside the kernels of this module and the unfused formula, in one table; forward; may be repeated.",
     "forward_only": "Leave the backward pass out.",
     "flex": "Also against compiled FlexAttention (slow to start).",
     "rounds": "Interleaved rounds; medians are taken over them.",
-    "write": "Write the figures as JSON here.",
+    "write": "Write the times here, a JSON list of {case, dir, peer, ms, p20, p80, tflops}.",
     "plot": "Draw them as a PNG here.",
     "at_least": "Fail if a ratio to torch (on a card, to its flash backend) is lower: of the geometric mean, as "
     "forward=1.5 or backward=1.2, or of any cell, as cell=0.95; may be repeated.",
@@ -44,6 +53,7 @@ class Wish:
     write: Path | None = None
     plot: Path | None = None
     as_json: bool = False
+    schedules: Sequence[Path] = ()
 
 
 def wish(
@@ -52,6 +62,11 @@ def wish(
     sizes: Sequence[str],
     tokens: int | None,
     lengths: Sequence[int],
+    grids: Sequence[str],
+    sustained: float | None,
+    graph: bool,
+    host: bool,
+    schedules: Sequence[Path],
     at_least: Sequence[str],
     backward: bool,
     flex: bool,
@@ -65,16 +80,27 @@ def wish(
         raise UsageError(Problem(f"--rounds: {rounds} are too few", hint="at least 3"))
     if tokens is not None and tokens < 1:
         raise UsageError(Problem(f"--tokens: expected a positive number, got {tokens}"))
+    if sustained is not None and not 0 < sustained < math.inf:
+        raise UsageError(Problem(f"--sustained: expected seconds, got {sustained}", hint="such as 0.25"))
+    if host and (graph or sustained is not None):
+        raise UsageError(Problem("--host is measured alone", hint="leave out --graph and --sustained, or run twice"))
+    for name in grids:
+        if name not in GRIDS:
+            raise UsageError(Problem(f"--grid: no grid {name}", hint=f"there are {', '.join(GRIDS)}"))
+    if grids and (sizes or tokens is not None):
+        raise UsageError(Problem("--grid has sizes of its own", hint="leave out --size and --tokens"))
     options = Options(
         sizes=tuple(parse_size(text) for text in sizes),
         tokens=tokens,
         lengths=tuple(lengths),
+        grids=tuple(grids),
         variants=tuple(variants),
+        how=How(sustained, graph, host),
         backward=backward,
         flex=flex,
         rounds=rounds,
     )
-    return Wish(options, dict(_limit(text) for text in at_least), write, plot, as_json)
+    return Wish(options, dict(_limit(text) for text in at_least), write, plot, as_json, tuple(schedules))
 
 
 def _limit(text: str) -> tuple[str, float]:
@@ -113,9 +139,11 @@ def measure(folder: Path, manifest: Mapping[str, Any], wish: Wish, out: Callable
     for name in wish.options.variants:
         if name not in known:
             raise UsageError(Problem(f"--variant: no variant {name}", hint=f"there are {', '.join(known)}"))
-    if manifest.get("device", "cpu") != "cpu":
-        find_card(folder.name, manifest["target"])  # before a library is loaded
-    report = bench(import_module(folder)._module, wish.options, _tell)
+    for place, each in ((folder, manifest), *((place, manifest_in(place)) for place in wish.schedules)):
+        if each.get("device", "cpu") != "cpu":
+            find_card(place.name, each["target"])  # before a library is loaded
+    others = [import_module(place)._module for place in wish.schedules]
+    report = bench(import_module(folder)._module, wish.options, _tell, others=others)
     if wish.write is not None:
         report.write_json(wish.write)
     if wish.plot is not None:
@@ -130,7 +158,7 @@ def measure(folder: Path, manifest: Mapping[str, Any], wish: Wish, out: Callable
 def _text(report: BenchReport, wish: Wish, short: Sequence[str]) -> str:
     if wish.as_json:
         return json.dumps({**report.to_json(), "short_of": list(short)}, indent=2, ensure_ascii=False)
-    return "\n".join([table(report.rows()), *summary(report, wish.limits)])
+    return "\n".join([*(table(rows) + "\n" for rows in tables(report)), *summary(report, wish.limits)])
 
 
 def _tell(line: str) -> None:

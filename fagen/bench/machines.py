@@ -20,8 +20,8 @@ from ..runtime.variant import Variant
 from ..size import LENGTHS, grid_size
 from ..target import ISAS
 from . import peers
-from .events import FLUSHED, CardTimer
-from .measure import Timer, WallTimer, interleave
+from .events import FLUSHED, CardTimer, GraphTimer, HostTimer, SustainedTimer
+from .measure import How, Timer, WallTimer, interleave
 from .peak import peak_flops
 from .peers import Peer
 
@@ -36,8 +36,10 @@ class Machine(Protocol):
     title: str
     isa: str  # what the kernels are built for
     threads: int | None
-    timer: Timer
     training: bool  # peers compute what a backward pass needs, as fagen always does, though there may be none
+
+    def timer(self, how: How) -> Timer:
+        """What takes such samples. Raises UsageError if there is none on this machine."""
 
     def sizes(self, variant: Variant) -> Sequence[ProblemSize]:
         """What is measured if nothing is said."""
@@ -64,7 +66,13 @@ class Cpu:
         self.isa = next(name for name in ISAS if name in built_for)
         self.threads: int | None = torch.get_num_threads()
         self.title = _cpu_name()
-        self.timer: Timer = WallTimer()
+
+    def timer(self, how: How) -> Timer:
+        """See Machine."""
+        if how.graph or how.host:
+            option = "--graph" if how.graph else "--host"
+            raise UsageError(Problem(f"{option} is of modules for cards", hint=f"leave out {option}"))
+        return WallTimer() if how.sustained is None else WallTimer(how.sustained)
 
     def sizes(self, variant: Variant) -> Sequence[ProblemSize]:
         """See Machine."""
@@ -96,8 +104,16 @@ class Gpu:
         self.device = f"cuda:{card.index}"
         self.title = f"{card}, {_versions()}"
         with self.in_use():
-            flushed = torch.empty(FLUSHED, dtype=torch.uint8, device=self.device)
-        self.timer: Timer = CardTimer(torch.cuda, flushed)
+            self.flushed = torch.empty(FLUSHED, dtype=torch.uint8, device=self.device)
+
+    def timer(self, how: How) -> Timer:
+        """See Machine."""
+        if how.host:
+            return HostTimer(torch.cuda)
+        timer: Timer = CardTimer(torch.cuda, self.flushed)
+        if how.sustained is not None:
+            timer = SustainedTimer(torch.cuda, how.sustained)
+        return GraphTimer(torch.cuda, timer) if how.graph else timer
 
     def sizes(self, variant: Variant) -> Sequence[ProblemSize]:
         """See Machine."""
@@ -110,10 +126,11 @@ class Gpu:
     def peak(self, dtypes: Sequence[str]) -> dict[str, float]:
         """See Machine: torch's product of two large matrices."""
         found = {}
+        timer = self.timer(How())
         for dtype in dtypes:
             a, b = (torch.randn(_ORDER, _ORDER, device=self.device).to(DTYPES[dtype]) for _ in range(2))
-            timing = interleave({"product": lambda a=a, b=b: a @ b}, self.timer, rounds=5)["product"]  # type: ignore[misc]
-            found[dtype] = 2 * _ORDER**3 / timing.low
+            timing = interleave({"product": lambda a=a, b=b: a @ b}, timer, rounds=5)["product"]  # type: ignore[misc]
+            found[dtype] = 2 * _ORDER**3 / timing.p20
         return found
 
     def in_use(self) -> contextlib.AbstractContextManager[Any]:

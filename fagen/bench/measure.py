@@ -10,22 +10,38 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+Context = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call took: the median over rounds, and the quartiles around it."""
+    """Seconds a call took: the median over rounds, and the 20th and 80th percentile."""
 
     median: float
-    low: float
-    high: float
+    p20: float
+    p80: float
 
-    @property
-    def spread(self) -> float:
-        """Interquartile range over the median."""
-        return (self.high - self.low) / self.median
+
+@dataclass(frozen=True)
+class How:
+    """What a sample is: as it stands, one call that finds its inputs in memory.
+
+    ``sustained`` has calls follow each other for so many seconds, which brings a card to its power limit. ``graph``
+    replays a CUDA graph of the call in its place. ``host`` is the processor time that a call takes to be put into the
+    card's queue; it is none of a card's times, and excludes the others.
+    """
+
+    sustained: float | None = None
+    graph: bool = False
+    host: bool = False
+
+    def __str__(self) -> str:
+        words = ("sustained" * (self.sustained is not None), "graph" * self.graph, "host" * self.host)
+        return " ".join(word for word in words if word)
 
 
 class Timer(Protocol):
@@ -66,20 +82,34 @@ def _calls_for(call: Callable[[], object], at_least: float) -> int:
     return max(1, round(at_least / once))
 
 
-def interleave(candidates: Mapping[str, Callable[[], object]], timer: Timer, *, rounds: int = 9) -> dict[str, Timing]:
-    """Time every candidate in ``rounds`` rounds, one sample of each a round."""
+def interleave(
+    candidates: Mapping[str, Callable[[], object]],
+    timer: Timer,
+    *,
+    rounds: int = 9,
+    contexts: Mapping[str, Context] | None = None,
+) -> dict[str, Timing]:
+    """Time every candidate in ``rounds`` rounds, one sample of each a round.
+
+    A candidate is warmed up and sampled within its context, if it has one; what entering that takes is in no sample.
+    """
     names = list(candidates)
-    take = {name: timer.ready(candidates[name]) for name in names}
+    around: dict[str, Context] = {**dict.fromkeys(names, nullcontext), **(contexts or {})}
+    take = {}
+    for name in names:
+        with around[name]():
+            take[name] = timer.ready(candidates[name])
     samples: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            samples[name].append(take[name]())
+            with around[name]():
+                samples[name].append(take[name]())
     return {name: _summary(values) for name, values in samples.items()}
 
 
 def _summary(values: list[float]) -> Timing:
     if len(values) == 1:
         return Timing(values[0], values[0], values[0])
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Timing(median, low, high)
+    p20, _, _, p80 = statistics.quantiles(values, n=5, method="inclusive")
+    return Timing(statistics.median(values), p20, p80)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..costs import ProblemSize
 from ..errors import FagenError, Problem
+from ..runtime.arguments import run_time_inputs
+from ..runtime.check.cases import Case
+from ..runtime.check.params import name_bounds, value_bounds
+from ..runtime.evaluate import Evaluator
 from ..runtime.language import Node, canonical, parse
 from ..runtime.language.nodes import Name, walk
-from ..runtime.reference import mask_matrix, trees
+from ..runtime.reference import mask_matrix, names_of, trees
 from ..runtime.variant import Variant
 from .closure import closure
+from .measure import Context
 
 # torch's own kernels for cards.
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
@@ -26,10 +33,12 @@ BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTEN
 
 @dataclass(frozen=True)
 class Peer:
-    """``call(q, k, v)`` gives o, all contiguous [B, H, S, D]; ``differentiable`` by autograd where it is measured."""
+    """``call(q, k, v)``, within ``context``, gives o, all contiguous [B, H, S, D]; ``differentiable`` by autograd where
+    it is measured."""
 
     call: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
     differentiable: bool
+    context: Context = nullcontext
 
 
 def admitted(
@@ -66,9 +75,41 @@ def fused(variant: Variant, size: ProblemSize, backend: str) -> Peer | None:
         return None
     options: dict[str, Any] = {"scale": variant.scale, "is_causal": causal, "enable_gqa": size.heads != size.kv_heads}
 
+    return Peer(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options),
+        differentiable=True,
+        context=partial(sdpa_kernel, BACKENDS[backend]),  # around many calls: entering it takes as long as a call
+    )
+
+
+def unfused(
+    variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor], device: str = "cpu"
+) -> Peer | None:
+    """The formula as plain PyTorch has it, a product, a softmax in float32 and a product, with whole score matrices in
+    the variant's dtype (in float32 where an expression changes them); None where there is a sink.
+
+    The mask is made beforehand. A row that it leaves nothing is NaN.
+    """
+    if variant.sink:
+        return None
+    mask, score = trees(variant)
+    shut = None if mask is None else ~admitted(variant, size, params, device)
+    scale = variant.head_dim**-0.5 if variant.scale is None else variant.scale
+    group = size.heads // size.kv_heads
+    extents = {"B": size.batch, "H": size.heads, "Hk": size.kv_heads, "Sq": size.q_len, "Skv": size.kv_len}
+    b, h, i = (torch.arange(extents[extent], device=device) for extent in ("B", "H", "Sq"))
+    names = names_of(variant, extents, b[:, None, None, None], h[:, None, None], i[:, None])
+    inputs = run_time_inputs(variant, params, extents, torch.float32)
+
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        with sdpa_kernel(BACKENDS[backend]):
-            return F.scaled_dot_product_attention(q, k, v, **options)
+        if group != 1:
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        x = torch.matmul(q, k.transpose(-2, -1)) * scale
+        if score is not None:
+            x = Evaluator({**names, "s": x.float()}, inputs, torch.float32)(score)
+        if shut is not None:
+            x = x.masked_fill(shut, -torch.inf)
+        return torch.matmul(torch.softmax(x, -1, dtype=torch.float32).to(v.dtype), v)
 
     return Peer(call, differentiable=True)
 
@@ -118,8 +159,10 @@ def flex(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor]
 
     block_mask = score_mod = None
     mask_tree, score_tree = trees(variant)
+    case = Case("bench", size.q_len, size.kv_len, size.batch, size.heads, size.kv_heads)
+    bounds = name_bounds(variant, case) | {name: value_bounds(tensor) for name, tensor in params.items()}
     if mask_tree is not None:
-        mask = closure(mask_tree, params, device)
+        mask = closure(mask_tree, params, device, bounds)
         # Not as many as there are where all are alike: making it takes the room of the dense mask.
         batches = size.batch if _uses(mask_tree, "b") else None
         heads = size.heads if _uses(mask_tree, "h", "hk") else None
@@ -127,7 +170,7 @@ def flex(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor]
             lambda b, h, i, j: mask(names(b, h, i, j)), batches, heads, size.q_len, size.kv_len, device=device
         )
     if score_tree is not None:
-        score = closure(score_tree, params, device)
+        score = closure(score_tree, params, device, bounds)
 
         def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
             return score(names(b, h, i, j, s=s))

@@ -138,14 +138,51 @@ def bench(
         list[int] | None,
         typer.Option(
             min=1,
-            help="Sequences of this length, of --tokens in all; may be repeated.",
+            help="Sequences of this length, of --tokens in all, or those of --grid; may be repeated.",
             show_default="512, 2048, 8192 and 16384 with --tokens",
+        ),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The cells of a grid that the module has: standard, sustained, second, custom, short, host; may be "
+            "repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    sustained: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Calls back to back for so many seconds a sample, at the card's power limit.",
+            show_default=False,
+        ),
+    ] = None,
+    graph: Annotated[bool, typer.Option("--graph", help="CUDA graphs of a call in place of calls; forward.")] = False,
+    host: Annotated[
+        bool,
+        typer.Option(
+            "--host",
+            help="The host's processor time of an eager call, without gradients, in place of the card's; forward.",
+        ),
+    ] = False,
+    schedules: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            help="Beside the kernels of this module and the unfused formula, in one table; forward; may be repeated.",
+            show_default=False,
         ),
     ] = None,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="Leave the backward pass out.")] = False,
     flex: Annotated[bool, typer.Option("--flex", help="Also against compiled FlexAttention (slow to start).")] = False,
     rounds: Annotated[int, typer.Option(min=3, help="Interleaved rounds; medians are taken over them.")] = 9,
-    write: Annotated[Path | None, typer.Option(help="Write the figures as JSON here.", show_default=False)] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the times here, a JSON list of {case, dir, peer, ms, p20, p80, tflops}.", show_default=False
+        ),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw them as a PNG here.", show_default=False)] = None,
     at_least: Annotated[
         list[str] | None,
@@ -166,6 +203,8 @@ def bench(
     fagen bench cpu --forward-only --plot bench.png --write bench.json
     fagen bench cpu --at-least forward=1.5 --at-least cell=0.95
     fagen bench a100 --tokens 16384 --length 512 --length 8192
+    fagen bench h100 --grid standard --grid sustained --write h200-forward.json
+    fagen bench h100 --schedules a100 -v causal_d128 --length 8192
 
     \b
     A module for cards is measured on one: python3 -m fagen.bench FOLDER, with these options, needs torch alone.
@@ -173,12 +212,18 @@ def bench(
     with errors_shown(as_json):
         from ..bench.command import wish
         from .benching import bench_module
+        from .listing import find_module
 
         wanted = wish(
             variants=variant or [],
             sizes=size or [],
             tokens=tokens,
             lengths=length or [],
+            grids=grid or [],
+            sustained=sustained,
+            graph=graph,
+            host=host,
+            schedules=[find_module(each, out) for each in schedules or []],
             at_least=at_least or [],
             backward=not forward_only,
             flex=flex,

@@ -25,14 +25,26 @@ class Search:
 
 
 @dataclass(frozen=True)
+class StoredTiles:
+    """What forward stores of a mask's tiles before it runs: ``counter_bytes``, and ``word_bytes`` for each 32 tiles of
+    ``keys`` keys beside a block of ``rows`` query rows, of each head or (not ``by_head``) once for all."""
+
+    rows: int
+    keys: int
+    word_bytes: int
+    counter_bytes: int
+    by_head: bool
+
+
+@dataclass(frozen=True)
 class Schedule:
     """A folder of templates and what decides for them.
 
     ``make(variant, target, isa, spec)`` is the plan, or a PlanError with everything the schedule cannot do.
     ``forward`` and ``backward`` are the types of its choices, which a manifest's JSON is read back into.
     ``shared_names`` and ``direction_names`` are what its templates may print. ``key_bytes`` is the memory that forward
-    holds for a key of a key head, ``row_bytes`` that backward holds for a query row. ``suffix`` ends the names of its
-    sources. ``search`` is for tuning.
+    holds for a key of a key head, ``row_bytes`` that backward holds for a query row, ``stored_tiles`` what forward
+    stores of a mask, if it does. ``suffix`` ends the names of its sources. ``search`` is for tuning.
     """
 
     make: Callable[[Variant, Target, str, str], Plan]
@@ -44,3 +56,4 @@ class Schedule:
     row_bytes: Callable[[Plan], int]
     suffix: str
     search: Search
+    stored_tiles: Callable[[Plan], StoredTiles | None] = lambda plan: None

@@ -11,23 +11,23 @@ import datetime
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from ..bench.calls import variant_call
 from ..bench.command import import_module
+from ..bench.inputs import Inputs, draw
 from ..bench.machines import Machine, machine_for
-from ..bench.measure import Timing, interleave
-from ..bench.run import Inputs, Options, draw_inputs
+from ..bench.measure import How, Timing, interleave
+from ..bench.run import Options
 from ..costs import ProblemSize
 from ..errors import Problem, UsageError
 from ..runtime.check.drive import Wish, check_variants
 from ..runtime.check.report import FAILED, VariantReport
 from ..runtime.check.where import DEVICE, Where, find_where
-from ..runtime.kernel import Kernel
 from ..runtime.module import Module
+from ..runtime.variant import Variant
 from ..size import size_text
 from .folder import Candidate, Sweep, Swept
 from .results import Checked, Results, Timed
@@ -86,9 +86,9 @@ class Measuring:
             return True
         modules = {name: self.bench.load(self.folder / name) for name in dict.fromkeys(each.module for each in sound)}
         machine = self.bench.machine_for(modules[sound[0].module])
-        kernels = {each.key: modules[each.module].kernels[each.name] for each in sound}
+        kernels = {each.key: (modules[each.module], modules[each.module].variant(each.name)) for each in sound}
         with machine.in_use():
-            for size in self.options.sizes_of(kernels[sound[0].key].variant, machine):
+            for size in self.options.sizes_of(kernels[sound[0].key][1], machine):
                 if not self._time(swept, sound, kernels, size, machine):
                     return False
         return self._check_winner(swept)
@@ -130,7 +130,7 @@ class Measuring:
         self,
         swept: Swept,
         sound: Sequence[Candidate],
-        kernels: Mapping[str, Kernel],
+        kernels: Mapping[str, tuple[Module, Variant]],
         size: ProblemSize,
         machine: Machine,
     ) -> bool:
@@ -141,9 +141,10 @@ class Measuring:
         if self._over():
             return False
         self.tell(f"{swept.variant}: measures {len(kernels)} candidates at {size_text(size)}")
-        inputs = draw_inputs(next(iter(kernels.values())).variant, size, self.options.seed, machine.device)
-        calls = {key: _call(kernel, inputs) for key, kernel in kernels.items()}
-        timings: dict[str, Timing] = interleave(calls, machine.timer, rounds=self.options.rounds)
+        _, variant = next(iter(kernels.values()))  # they differ in nothing that inputs depend on
+        inputs = draw(variant, size, self.options.seed, machine.device)
+        calls = {key: _call(module, variant, inputs) for key, (module, variant) in kernels.items()}
+        timings: dict[str, Timing] = interleave(calls, machine.timer(How()), rounds=self.options.rounds)
         self.results.add(
             Timed(
                 variant=swept.variant,
@@ -173,12 +174,10 @@ class Measuring:
         return True
 
 
-def _call(kernel: Kernel, inputs: Inputs) -> Callable[[], object]:
+def _call(module: Module, variant: Variant, inputs: Inputs) -> Callable[[], object]:
     """A forward call; of a variant with a backward pass, a training step."""
-    own: Any = kernel  # each variant has a signature of its own
-    tensors = [tensor.detach().requires_grad_(kernel.variant.backward) for tensor in (inputs.q, inputs.k, inputs.v)]
-    forward = partial(own, *tensors, **inputs.extras)
-    if not kernel.variant.backward:
-        return forward
-    seed = torch.randn_like(forward())
-    return lambda: torch.autograd.grad(forward(), tensors, seed)
+    forward = variant_call(module, variant, inputs, variant.backward)
+    if not variant.backward:
+        return forward.run
+    seed = torch.randn_like(forward.run())
+    return lambda: torch.autograd.grad(forward.run(), forward.leaves, seed)

@@ -20,8 +20,10 @@ from variants import variant
 from fagen.bench import machines, measure, peak, peers
 from fagen.bench.closure import closure
 from fagen.bench.peers import Peer
-from fagen.bench.report import BenchReport, Cell, draw, summary
+from fagen.bench.plot import draw
+from fagen.bench.report import BenchReport, Cell
 from fagen.bench.run import Options, bench
+from fagen.bench.tables import rates, summary
 from fagen.costs import ProblemSize, operations
 from fagen.errors import FagenError, LockError, ToolchainError
 from fagen.runtime.evaluate import Evaluator
@@ -67,8 +69,9 @@ def test_medians_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
         measure.WallTimer(),
         rounds=5,
     )
-    assert found["steady"] == measure.Timing(0.5, 0.5, 0.5) and found["steady"].spread == 0
-    assert found["noisy"].median == 2 and found["noisy"].spread == pytest.approx(0.5)
+    assert found["steady"] == measure.Timing(0.5, 0.5, 0.5)
+    noisy = found["noisy"]
+    assert (noisy.median, noisy.p20, noisy.p80) == pytest.approx((2, 1.8, 3.8))  # of 1, 2, 2, 3, 7
 
 
 def test_candidates_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,8 +257,8 @@ def test_peak_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _report() -> BenchReport:
     def cell(name: str, direction: str, seconds: dict[str, float], dtype: str = "f32", kv_heads: int = 8) -> Cell:
-        spread = dict.fromkeys(seconds, 0.03)
-        return Cell(name, dtype, direction, 1, 8, kv_heads, 128, 256, 64, 64, 1e9, seconds, spread)
+        p20, p80 = ({who: factor * each for who, each in seconds.items()} for factor in (0.98, 1.01))
+        return Cell(name, dtype, direction, 1, 8, kv_heads, 128, 256, 64, 64, 1e9, seconds, p20, p80)
 
     cells = (
         cell("a", "forward", {"fagen": 0.01, "sdpa": 0.02}),
@@ -282,7 +285,7 @@ def test_means_are_geometric() -> None:
 
 
 def test_rows() -> None:
-    head, *rows = _report().rows()
+    head, *rows = rates(_report())
     assert head == ["variant", "pass", "B H/Hk Sq×Skv", "GFLOP/s", "of peak", "±", "sdpa", "ratio", "flex", "ratio"]
     assert rows[0] == ["a", "forward", "1 8 128×256", "100.0", "25 %", "3 %", "50.0", "2.00×", "–", "–"]
     assert rows[2][2] == "1 8/2 128×256" and rows[2][6:] == ["12.5", "8.00×", "33.3", "3.00×"]
@@ -292,12 +295,23 @@ def test_rows() -> None:
     assert all(len(row) == len(head) for row in rows)
 
 
-def test_json_holds_every_figure(tmp_path: Path) -> None:
+def test_a_file_is_a_list_of_times(tmp_path: Path) -> None:
+    """One a line, so that two runs can be compared by eye."""
     report = _report()
     report.write_json(tmp_path / "bench.json")
-    found = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
-    assert found == json.loads(json.dumps(report.to_json()))
+    text = (tmp_path / "bench.json").read_text(encoding="utf-8")
+    found = json.loads(text)
+    assert found == report.measurements() and len(found) == 8 == len(text.splitlines()) - 2
+    first = {"case": "a B1,H8,Sq128,Skv256", "dir": "forward", "peer": "fagen"}
+    assert found[0] == {**first, "ms": 10.0, "p20": 9.8, "p80": 10.1, "tflops": 0.1}
+    assert [each["peer"] for each in found[4:7]] == ["fagen", "sdpa", "flex"]
+    assert found[4]["case"] == "b B1,H8,Hk2,Sq128,Skv256" and found[7]["dir"] == "backward"
+
+
+def test_json_holds_every_figure() -> None:
+    found = json.loads(json.dumps(_report().to_json()))
     assert found["cells"][2]["seconds"] == {"fagen": 0.01, "sdpa": 0.08, "flex": 0.03}
+    assert found["cells"][2]["case"] == "b B1,H8,Hk2,Sq128,Skv256"
     assert found["peak"] == {"f32": 400e9} and found["threads"] == 2
     assert set(found["geometric_mean"]) == {"forward / sdpa", "forward / flex", "backward / sdpa"}
     assert math.isclose(found["geometric_mean"]["forward / sdpa"], 4.0)
@@ -338,7 +352,10 @@ def test_the_command(small_folder: Path, tmp_path: Path) -> None:
     assert backward.split()[1] == "backward" and backward.endswith("×")
     assert limit.startswith("peak, of ") and "f32" in limit
     found = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
-    assert found["peak"]["f32"] > 1e8 and len(found["cells"]) == 2
+    peers = [(each["case"], each["dir"], each["peer"]) for each in found]
+    case = "causal_d16 B1,H2,S64"
+    assert peers == [(case, way, who) for way in ("forward", "backward") for who in ("fagen", "sdpa")]
+    assert all(0 < each["p20"] <= each["ms"] <= each["p80"] and each["tflops"] > 0 for each in found)
     assert (tmp_path / "bench.png").exists()
     unknown = subprocess.run([*command[:4], str(small_folder), "-v", "nothing"], capture_output=True, text=True)
     assert unknown.returncode == 2 and "no variant nothing" in unknown.stderr

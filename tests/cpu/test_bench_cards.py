@@ -6,17 +6,21 @@ On a card itself: tests/gpu/test_bench_card.py.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from variants import variant
 
-from fagen.bench import events, machines, measure, peers
-from fagen.bench.events import CardTimer
+from fagen.bench import events, grids, machines, measure, peers
+from fagen.bench.events import CardTimer, GraphTimer, HostTimer, SustainedTimer
+from fagen.bench.grids import Entry, Function
+from fagen.bench.measure import How
 from fagen.bench.run import Options, bench
+from fagen.bench.tables import rates
 from fagen.costs import ProblemSize
 from fagen.errors import UsageError
 from fagen.runtime.variant import Variant
@@ -61,6 +65,33 @@ class Card:
     def Event(self, *, enable_timing: bool) -> Event:  # noqa: N802, as torch.cuda has it
         assert enable_timing
         return Event(self)
+
+    # Streams are told apart by name; what is captured is written down and run by replay() alone.
+
+    stream_now = "usual"
+
+    def Stream(self) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(name="other", wait_stream=lambda other: self.did.append(f"other waits for {other.name}"))
+
+    def current_stream(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            name=self.stream_now, wait_stream=lambda other: self.did.append(f"{self.stream_now} waits for {other.name}")
+        )
+
+    @contextlib.contextmanager
+    def stream(self, stream: SimpleNamespace) -> Iterator[None]:
+        self.stream_now = stream.name
+        yield
+        self.stream_now = "usual"
+
+    def CUDAGraph(self) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(replay=self.call("replay", 3.0))
+
+    @contextlib.contextmanager
+    def graph(self, graph: SimpleNamespace) -> Iterator[None]:
+        self.did.append("capture")
+        yield
+        self.did.append("captured")
 
 
 class Event:
@@ -121,6 +152,70 @@ def test_a_call_that_waits_for_the_card_is_measured_as_it_is() -> None:
     assert max(card.spins) <= events._LONGEST * events._CYCLES
 
 
+def test_sustained_calls_follow_each_other() -> None:
+    """Nothing between them, for as long as was asked for; a sample is the time of one."""
+    card = Card()
+    sample = SustainedTimer(card, 0.05).ready(card.call("a", *[9.0] * 3, *[2.0] * 5, 2.5))
+    warm = len(card.did)
+    assert card.did == ["a"] * 3 + ["wait", "event"] + ["a"] * 5 + ["event", "wait"]
+    assert sample() == pytest.approx(2.5e-3)
+    assert card.did[warm:] == ["event"] + ["a"] * 25 + ["event", "wait"]
+
+
+def test_a_graph_is_replayed_in_a_calls_place() -> None:
+    """Captured once, after warming up on a stream of its own; timed as a call is."""
+    card = Card()
+    sample = GraphTimer(card, CardTimer(card, card)).ready(card.call("a", 7.0))
+    assert card.did[:7] == ["other waits for usual", "a", "a", "a", "usual waits for other", "capture", "a"]
+    assert card.did[7] == "captured" and "a" not in card.did[8:]
+    warm = len(card.did)
+    assert sample() == pytest.approx(3e-3)
+    assert card.did[warm:] == ["flush", "spin", "event", "replay", "event", "wait"]
+
+
+def test_the_hosts_time_is_that_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card that still works is waited for before a sample, and not in it."""
+    card = Card()
+    monkeypatch.setattr(events.time, "thread_time", lambda: card.now)
+    sample = HostTimer(card).ready(card.call("a", *[9.0] * 3, 2.0))
+    assert sample() == pytest.approx(2.0)
+    assert card.did == ["a"] * 3 + ["wait"] + ["a"] * events._HOST_CALLS
+
+
+def test_entering_a_context_is_in_no_sample() -> None:
+    card = Card()
+
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        card.did.append("enter")
+        card.now += 50.0
+        yield
+        card.did.append("leave")
+
+    found = measure.interleave(
+        {"a": card.call("a", 1.0)}, CardTimer(card, card), rounds=3, contexts={"a": lambda: context()}
+    )
+    assert found["a"].median == pytest.approx(1e-3)
+    assert card.did.count("enter") == card.did.count("leave") == 4
+    assert all(card.did[at - 1] == "leave" for at, name in enumerate(card.did) if name == "enter" and at)
+
+
+def test_how_a_card_is_timed() -> None:
+    card = object.__new__(machines.Gpu)
+    card.flushed = None
+    assert type(card.timer(How())) is CardTimer and type(card.timer(How(host=True))) is HostTimer
+    graph = card.timer(How(sustained=0.25, graph=True))
+    assert isinstance(graph, GraphTimer) and isinstance(graph.timer, SustainedTimer) and graph.timer.seconds == 0.25
+
+
+def test_what_a_cpu_has_not() -> None:
+    cpu = machines.Cpu({"isa": {"name": "portable"}})
+    assert cpu.timer(How(sustained=0.5)) == measure.WallTimer(0.5)
+    for how in (How(graph=True), How(host=True)):
+        with pytest.raises(UsageError, match=f"--{how} is of modules for cards"):
+            cpu.timer(how)
+
+
 # ---- peers ----
 
 
@@ -157,7 +252,9 @@ class Stand(machines.Gpu):
 
     def __init__(self) -> None:
         self.isa, self.device, self.title, self.card = "sm_80", "cpu", "a card (sm_80), driver 1.2", Card()
-        self.timer = CardTimer(Clocked(self.card), self.card)
+
+    def timer(self, how: measure.How) -> measure.Timer:
+        return measure.WallTimer(1e-3) if str(how) else CardTimer(Clocked(self.card), self.card)
 
     def peak(self, dtypes: Sequence[str]) -> dict[str, float]:
         return dict.fromkeys(dtypes, 1e12)
@@ -194,7 +291,7 @@ def test_a_run(small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
             wants[f"{of.name} {backend}"] = q.requires_grad and k.requires_grad and v.requires_grad
             return peer.call(q, k, v)
 
-        return peers.Peer(call, peer.differentiable)
+        return replace(peer, call=call)
 
     monkeypatch.setattr(peers, "fused", watched)
     told: list[str] = []
@@ -208,6 +305,74 @@ def test_a_run(small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         assert ((of.name, "backward") in cells) == of.backward
     assert cells["causal_d16", "forward"].seconds["fagen"] == pytest.approx(1e-3)
     assert not report.short_of({"forward": 1.0, "cell": 0.9}) and report.short_of({"cell": 1.1})
+
+
+def test_a_run_of_a_grid(small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by what it computes, called by `attention`, beside what is aligned; what the module lacks is told."""
+    full, causal = Function(16, None, dtype="f32", scale=0.5), Function(16, "kv <= q", dtype="f32")
+    odd = replace(SQUARE, q_len=33, kv_len=33)
+    mine = [
+        Entry(causal, SQUARE),
+        Entry(causal, odd, aligned=Entry(causal, SQUARE)),
+        Entry(full, SQUARE, How(graph=True)),
+        Entry(causal, SQUARE, How(host=True)),
+        Entry(Function(17, "causal"), SQUARE),
+    ]
+    monkeypatch.setitem(grids.GRIDS, "mine", lambda: iter(mine))
+    asked: list[tuple[Any, ...]] = []
+    attention = small._module.attention
+
+    def watched(q: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        asked.append((q.shape[1], options["mask"], q.requires_grad))
+        return attention(q, *rest, **options)
+
+    monkeypatch.setattr(small._module, "attention", watched)
+    told: list[str] = []
+    report = bench(small._module, Options(grids=("mine",), rounds=3), told.append, Stand())
+    assert "without bf16 D 17, mask causal: the module has no such variant" in told
+    cells = [(cell.case, cell.direction) for cell in report.cells]
+    plain, long = "causal_d16 B2,H4,S32", "causal_d16 B2,H4,S33"
+    assert cells == [
+        *((case, way) for case in (plain, long) for way in ("forward", "backward")),
+        ("plain_d16 B2,H4,S32 graph", "forward"),
+        (f"{plain} host", "forward"),
+    ]
+    assert report.cells[2].aligned == plain and "aligned" in rates(report)[0]
+    assert set(report.cells[-1].seconds) == {"fagen", "attention", "flash"}
+    assert {each for each in asked if each[0] == 33} == {(33, "kv <= q", True)}
+    assert (32, None, False) in asked and (32, "kv <= q", False) in asked  # without gradients for graph and host
+    only = bench(small._module, Options(grids=("mine",), lengths=(33,), rounds=3), machine=Stand())
+    assert {cell.case for cell in only.cells} == {long}
+    with pytest.raises(UsageError, match="--grid: the module computes nothing of host"):
+        bench(small._module, Options(grids=("host",)), machine=Stand())
+
+
+def test_generations(small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unfused formula, another module's kernel where it has the same, and one's own; no backward pass."""
+    kernels = small._module.kernels
+    old = SimpleNamespace(
+        name="old", kernels=kernels, variants=lambda: [of for of in small.variants() if of.name == "causal_d16"]
+    )
+    for module, schedule in ((old, "mma"), (small._module, "wgmma")):
+        monkeypatch.setattr(module, "manifest", {"variants": [{"plan": {"schedule": schedule}}]}, raising=False)
+    told: list[str] = []
+    options = Options(sizes=(SQUARE,), variants=("causal_d16", "plain_d16"), rounds=3)
+    report = bench(small._module, options, told.append, Stand(), [old])  # type: ignore[list-item]
+    assert report.schedules == ("unfused", "mma", "wgmma")
+    assert [list(cell.seconds) for cell in report.cells] == [["unfused", "mma", "wgmma"], ["unfused", "wgmma"]]
+
+    def full(*arguments: Any) -> peers.Peer:
+        def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            raise torch.OutOfMemoryError("too large")
+
+        return peers.Peer(call, differentiable=True)
+
+    monkeypatch.setattr(peers, "unfused", full)
+    monkeypatch.setattr(old, "manifest", {"variants": [{"plan": {"schedule": "wgmma"}}]})
+    report = bench(small._module, options, told.append, Stand(), [old])  # type: ignore[list-item]
+    assert report.schedules == ("unfused", "wgmma (old)", "wgmma (small)")
+    assert list(report.cells[0].seconds) == ["wgmma (old)", "wgmma (small)"]
+    assert any(line.endswith("without unfused: it does not fit into the card's memory") for line in told)
 
 
 def test_the_standard_grid_is_what_is_usual_on_a_card() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 from fagen.bench import __main__ as alone
 from fagen.bench import command, machines
 from fagen.bench.command import import_module
-from fagen.bench.report import BenchReport, Cell, summary
+from fagen.bench.report import BenchReport, Cell
+from fagen.bench.tables import generations, host_times, rates, summary, tables
 from fagen.cli import app, benching
 from fagen.errors import UsageError
 from fagen.runtime.cards import Card
@@ -36,7 +38,7 @@ def test_a_module_named_as_another_package_takes_nobodys_place(tmp_path: Path) -
 def _report() -> BenchReport:
     def cell(direction: str, length: int, ratio: float) -> Cell:
         seconds = {"fagen": 1.0, "sdpa": ratio}
-        return Cell("x", "f32", direction, 1, 8, 8, length, length, 64, 64, 1e9, seconds, dict.fromkeys(seconds, 0.0))
+        return Cell("x", "f32", direction, 1, 8, 8, length, length, 64, 64, 1e9, seconds, seconds, seconds)
 
     cells = (cell("forward", 1024, 1.0), cell("forward", 4096, 4.0), cell("backward", 1024, 0.9))
     return BenchReport("a machine", "2.13.0", 1, "portable", {}, cells)
@@ -66,7 +68,7 @@ def test_a_ratio_that_is_not_reached_is_an_exit_status_and_one_json_value(
     monkeypatch.setattr(benching, "find_module", lambda what, out: tmp_path)
     monkeypatch.setattr(benching, "read_module", lambda folder: {"variants": []})
     monkeypatch.setattr(command, "import_module", lambda folder: SimpleNamespace(_module=None))
-    monkeypatch.setattr(command, "bench", lambda *arguments: _report())
+    monkeypatch.setattr(command, "bench", lambda *arguments, **options: _report())
     missed = CliRunner().invoke(app, ["bench", "cpu", "--json", "--at-least", "cell=0.95"])
     assert missed.exit_code == 1 and "error: x backward" in missed.stderr
     assert len(json.loads(missed.stdout)["short_of"]) == 1
@@ -83,20 +85,70 @@ def test_a_mistyped_ratio_is_refused_before_anything_is_measured(text: str) -> N
 def test_on_a_card_ratios_are_to_flash() -> None:
     """cuDNN's, though worse, decide nothing."""
     seconds = {"fagen": 1.0, "flash": 1.2, "cudnn": 0.5}
-    cell = Cell("x", "bf16", "forward", 32, 32, 32, 512, 512, 64, 64, 2e14, seconds, dict.fromkeys(seconds, 0.0))
+    cell = Cell("x", "bf16", "forward", 32, 32, 32, 512, 512, 64, 64, 2e14, seconds, seconds, seconds)
     report = BenchReport("a card", "2.11.0", None, "sm_80", {"bf16": 8e14}, (cell,), device="cuda")
     assert report.against == "flash" and report.to_json()["against"] == "flash"
     assert report.short_of({"forward": 1.0, "cell": 0.9}) == []
     assert report.short_of({"cell": 1.3}) == ["x forward 512×512: 1.200× flash, asked for 1.3×"]
-    head, row, _ = report.rows()
+    head, row, _ = rates(report)
     assert head[3:5] == ["TFLOP/s", "of peak"] and row[3:7] == ["200.0", "25 %", "0 %", "166.7"]
     assert summary(report, {"forward": 1.0, "cell": 0.9}) == [
         "forward: 1.20× flash (geometric mean)",
         "forward: 0.50× cudnn (geometric mean)",
+        "forward: 0.50× the faster of flash and cudnn, at least (x B32,H32,S512)",
         "asked for, of flash: forward at least 1×, cell at least 0.9×",
         "on a card, torch 2.11.0",
         "peak, of torch's product of two large matrices: bf16 800 TFLOP/s",
     ]
+
+
+def _cell(what: str, seconds: dict[str, float], **fields: object) -> Cell:
+    """Of 1e12 operations."""
+    size = (1, 16, 16, 128, 128, 64, 64)
+    return replace(Cell("x", "bf16", "forward", *size, 1e12, seconds, seconds, seconds, how=what), **fields)
+
+
+def test_the_hosts_time_is_no_rate() -> None:
+    """It has a table of its own, in microseconds, and means of its own."""
+    seconds = {"fagen": 8e-6, "attention": 12e-6, "flash": 10e-6}
+    cells = (_cell("graph", {"fagen": 1.0, "flash": 3.0}), _cell("host", seconds))
+    report = BenchReport("a card", "2.11.0", None, "sm_90a", {}, cells, device="cuda")
+    graph, host = tables(report)
+    assert [row[1] for row in graph[1:]] == ["forward graph"] * 2
+    assert host[0] == ["variant", "pass", "B H/Hk Sq×Skv", "µs", "±", "flash", "ratio", "attention", "ratio"]
+    assert host[1][2:] == ["1 16 128×128", "8.0", "0 %", "10.0", "1.25×", "12.0", "1.50×"]
+    assert host[2][:2] == ["geometric mean", "forward host"] and host == host_times(report)
+    assert summary(report)[:3] == [
+        "forward graph: 3.00× flash (geometric mean)",
+        "forward host: 1.25× flash (geometric mean)",
+        "forward host: 1.50× attention (geometric mean)",
+    ]
+    times = report.measurements()
+    assert times[2] == {
+        "case": "x B1,H16,S128 host", "dir": "forward", "peer": "fagen", "ms": 8e-3, "p20": 8e-3, "p80": 8e-3,
+        "tflops": None,
+    }  # fmt: skip
+    assert times[0]["case"] == "x B1,H16,S128 graph" and times[0]["tflops"] == 1.0
+    assert report.short_of({"forward": 1.3}) == ["forward host, in geometric mean: 1.250× flash, asked for 1.3×"]
+
+
+def test_a_rate_beside_that_of_an_aligned_shape() -> None:
+    aligned, odd = _cell("", {"fagen": 1.0}), _cell("", {"fagen": 1.25}, aligned="x B1,H16,S128", variant="odd")
+    head, first, second = rates(BenchReport("a card", "2.11.0", None, "sm_90a", {}, (aligned, odd), device="cuda"))
+    assert head[-1] == "aligned" and first[-1] == "–" and second[-1] == "0.80×"
+
+
+def test_generations_stand_side_by_side() -> None:
+    """Each beside the one before it, or where a cell lacks that, the one before."""
+    cells = (_cell("", {"unfused": 8.0, "mma": 2.0, "wgmma": 1.0}), _cell("", {"mma": 2.0, "wgmma": 0.5}))
+    names = ("unfused", "mma", "wgmma")
+    report = BenchReport("a card", "2.11.0", None, "sm_90a", {}, cells, device="cuda", schedules=names)
+    head, first, second = generations(report)
+    assert [head, first, second] in list(tables(report))
+    assert head[3:] == ["unfused TFLOP/s", "mma", "ratio", "wgmma", "ratio"]
+    assert first[3:] == ["0.1", "0.5", "4.00×", "1.0", "2.00×"] and second[3:] == ["–", "0.5", "–", "2.0", "4.00×"]
+    assert [each["peer"] for each in report.measurements()] == ["unfused", "mma", "wgmma", "mma", "wgmma"]
+    assert summary(report) == ["on a card, torch 2.11.0"] and report.to_json()["geometric_mean"] == {}
 
 
 def _published(folder: Path) -> Path:
@@ -140,6 +192,11 @@ def test_which_card(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--size", "S"], "'S' is no size"),
         (["--at-least", "cell"], "--at-least"),
         (["-v", "nothing"], "no variant nothing"),
+        (["--sustained", "0"], "--sustained: expected seconds, got 0.0"),
+        (["--host", "--graph"], "--host is measured alone"),
+        (["--grid", "third"], "there are standard, sustained, second, custom, short, host"),
+        (["--grid", "second", "--tokens", "512"], "--grid has sizes of its own"),
+        (["--schedules", "nowhere"], "nowhere is no published module"),
     ],
 )
 def test_mistakes_without_typer(

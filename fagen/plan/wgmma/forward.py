@@ -23,7 +23,7 @@ class Forward:
     """Sizes of the forward kernel; see the constants at the top of a rendered one.
 
     ``groups`` warpgroups multiply, 64 query rows each, which are ``tile_q`` a block; ``tile_kv`` keys a tile, of which
-    ``stages`` are in shared memory, ``shared_bytes`` in all. A block has ``threads``; one of a warpgroup that
+    ``stages`` are in shared memory, beside ``query_stages`` blocks of query rows, ``shared_bytes`` in all. A block has ``threads``; one of a warpgroup that
     multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a warpgroup
     lets the next one start its products: after those of its "scores" or of its "sums", or "none". A kernel before it
     stores ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for all; 0 without a
@@ -34,6 +34,8 @@ class Forward:
     tile_kv: int
     groups: int
     stages: int
+    query_stages: int
+    staged_slabs: int
     threads: int
     registers: int
     feeder_registers: int
@@ -54,12 +56,16 @@ def planned(stages: int) -> int:
     return 4 * stages
 
 
-def shared_bytes(variant: Variant, groups: int, tile_kv: int, stages: int) -> int:
+def shared_bytes(
+    variant: Variant, groups: int, tile_kv: int, stages: int, query_stages: int = 1, staged_slabs: int = 1
+) -> int:
     """Shared memory of a block: Shared::kBytes of a rendered kernel."""
     head, value = (-(-dim // _SLAB) * _SLAB * 2 for dim in (variant.head_dim, variant.value_dim))
-    barriers = 2 * 16 * stages + 16 * groups + 16 * planned(stages)
-    notes = 16 * planned(stages) + 16 * stages + 16 * 2 * planned(stages)
-    return groups * _ROWS * head + stages * tile_kv * (head + value) + barriers + notes
+    barriers = 2 * 16 * stages + 16 * query_stages * groups + 16 * planned(stages)
+    notes = 16 * planned(stages) + (16 + 8) * stages + 16 + 16 * 2 * planned(stages)
+    staged = 4 * groups * staged_slabs * 16 * 2 * _SLAB
+    tiles = query_stages * groups * _ROWS * head + stages * tile_kv * (head + value)
+    return tiles + -(-(barriers + notes) // 128) * 128 + staged
 
 
 def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
@@ -108,8 +114,18 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
         why["feeder_registers"] = "for what schedules tiles and has them copied"
     else:
         why["registers"] = why["feeder_registers"] = "as many as a thread can have: all warps stay alike"
-    bytes_ = shared_bytes(variant, groups, keys, stages)
-    why["shared_bytes"] = f"{groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V, barriers and notes"
+    held = [(queries, slabs) for queries in (2, 1) for slabs in (4, 2, 1)]
+    fitting = (
+        (queries, slabs)
+        for queries, slabs in held
+        if slabs <= -(-variant.value_dim // _SLAB)
+        and shared_bytes(variant, groups, keys, stages, queries, slabs) <= device.shared_per_block
+    )
+    query_stages, staged_slabs = next(fitting, (1, 1))
+    why["staged_slabs"] = "o goes by way of shared memory, so much of a warp's rows at a time"
+    why["query_stages"] = "a block's queries come while another is multiplied" if query_stages > 1 else "there is no room for two"
+    bytes_ = shared_bytes(variant, groups, keys, stages, query_stages, staged_slabs)
+    why["shared_bytes"] = f"{query_stages} × {groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V, barriers and notes"
     why["threads"] = f"{groups} of the warpgroups multiply, one feeds them"
     if groups == 1:
         turns, why["turns"] = "none", "there is one warpgroup"
@@ -131,6 +147,8 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
         tile_kv=keys,
         groups=groups,
         stages=stages,
+        query_stages=query_stages,
+        staged_slabs=staged_slabs,
         threads=128 * (groups + 1),
         registers=registers,
         feeder_registers=feeder,
@@ -162,7 +180,7 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
     if tiles.kv is not None:
         why["tile_kv"] = tiles.why("kv")
         return groups, tiles.kv, stages
-    keys = next(fitting(variant, device, groups, stages), _STEP)
+    keys = next(fitting_keys(variant, device, groups, stages), _STEP)
     # Where some tiles are partial, larger ones have more pairs that count for nothing.
     if variant.mask is not None and keys > 128:
         keys = 128
@@ -172,7 +190,7 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
     return groups, keys, stages
 
 
-def fitting(variant: Variant, device: Device, groups: int, stages: int) -> Iterator[int]:
+def fitting_keys(variant: Variant, device: Device, groups: int, stages: int) -> Iterator[int]:
     """Keys a tile that registers and shared memory hold, from the most on."""
     registers, _ = registers_of(device, groups, _LEAST_FEEDER[groups])
     for keys in range(_MOST_KEYS, 0, -_STEP):

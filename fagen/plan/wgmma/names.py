@@ -23,6 +23,8 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "tile_kv": forward.tile_kv,
         "groups": forward.groups,
         "stages": forward.stages,
+        "query_stages": forward.query_stages,
+        "staged_slabs": forward.staged_slabs,
         "planned": planned(forward.stages),
         "registers": forward.registers,
         "feeder_registers": forward.feeder_registers,
@@ -40,6 +42,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "words_heads": "p.shape.heads * " if by_head else "",
         "words_batch": "static_cast<int32_t>(work / p.shape.heads)" if by_head else "static_cast<int32_t>(work)",
         "words_head": "static_cast<int32_t>(work % p.shape.heads)" if by_head else "0",
+        "screened": " | Note::kScreened" if shared_names(plan)["contains"] else "",
         "screeners": " + kScreeners" if shared_names(plan)["contains"] else "",
     }
 

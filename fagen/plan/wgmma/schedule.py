@@ -12,11 +12,13 @@ from ..mma.refuse import too_large
 from ..mma.schedule import KERNEL_FLAGS, no_bytes
 from ..model import Plan
 from ..pieces import body
-from ..schedule import Schedule
+from ..schedule import Schedule, StoredTiles
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
 from .refuse import problems, too_wide
 from .search import SEARCH
+
+COUNTER_BYTES = 16  # kCounterBytes of params.h
 
 
 def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
@@ -46,6 +48,15 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     )
 
 
+def stored_tiles(plan: Plan) -> StoredTiles | None:
+    """What a kernel before it writes, as find_tiles of host/launch.h sizes it."""
+    forward = plan.forward
+    assert isinstance(forward, Forward)
+    if not forward.word_bytes:
+        return None
+    return StoredTiles(forward.tile_q, forward.tile_kv, forward.word_bytes, COUNTER_BYTES, forward.by_head)
+
+
 WGMMA = Schedule(
     make=make,
     forward=Forward,
@@ -56,4 +67,5 @@ WGMMA = Schedule(
     row_bytes=no_bytes,
     suffix=".cu",
     search=SEARCH,
+    stored_tiles=stored_tiles,
 )

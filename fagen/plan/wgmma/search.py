@@ -9,7 +9,7 @@ from ...runtime.variant import Tiles
 from ...target import Target
 from ..model import Plan
 from ..schedule import Search
-from .forward import Forward, fitting, registers_needed
+from .forward import Forward, fitting_keys, registers_needed
 
 
 def _tiles() -> Iterator[Tiles]:
@@ -30,7 +30,7 @@ def _waste(plan: Plan, target: Target) -> str:
     if needed > forward.registers:
         return f"a thread that multiplies needs {needed} registers and has {forward.registers}: it would spill"
     # Of few keys each tile has its waits all the same, and products are too short to hide them.
-    most = next(fitting(variant, target.device, forward.groups, forward.stages), 0)
+    most = next(fitting_keys(variant, target.device, forward.groups, forward.stages), 0)
     if 2 * forward.tile_kv <= most:
         return f"{forward.tile_kv} keys a tile are no more than half of the {most} that fit"
     return ""

@@ -89,10 +89,10 @@ def draw_params(variant: Variant, trees: Sequence[Node], case: Case, generator: 
     drawn: dict[str, Tensor] = {}
     for param in _inner_first(variant, uses):
         use = uses[param.name]
-        ranges = _name_ranges(variant, case) | {name: _values_range(tensor) for name, tensor in drawn.items()}
+        ranges = name_bounds(variant, case) | {name: value_bounds(tensor) for name, tensor in drawn.items()}
         # "n" is one length within a param: the longest that a dim of it is read at.
         free = [dim for dim, extent in enumerate(param.shape) if extent not in shape and isinstance(extent, str)]
-        highest = max((_range(indices[dim], ranges)[1] for dim in free for indices in use.reads), default=0)
+        highest = max((bounds_of(indices[dim], ranges)[1] for dim in free for indices in use.reads), default=0)
         any_length = max(highest + 1 + case.slack, 1)
         extents = [shape.get(extent, any_length) if isinstance(extent, str) else extent for extent in param.shape]
         drawn[param.name] = _draw(param, use, tuple(extents), case, generator)
@@ -184,7 +184,8 @@ def _inner_first(variant: Variant, uses: Mapping[str, Usage]) -> Iterator[Param]
             yield param
 
 
-def _name_ranges(variant: Variant, case: Case) -> dict[str, Range]:
+def name_bounds(variant: Variant, case: Case) -> dict[str, Range]:
+    """The least and the most that each name of an expression, but s, is in a case."""
     shift = case.kv_len - case.q_len if variant.align == "bottom_right" else 0
     return {
         "b": (0, max(case.batch - 1, 0)),
@@ -199,13 +200,14 @@ def _name_ranges(variant: Variant, case: Case) -> dict[str, Range]:
     }
 
 
-def _values_range(tensor: Tensor) -> Range:
+def value_bounds(tensor: Tensor) -> Range:
+    """The least and the most of a param's entries; of one that is no index, 0 and 0."""
     if tensor.numel() == 0 or tensor.is_floating_point():
         return (0, 0)
     return int(tensor.min()), int(tensor.max())
 
 
-def _range(node: Node, names: Mapping[str, Range]) -> Range:
+def bounds_of(node: Node, names: Mapping[str, Range]) -> Range:
     """Bounds of an integer expression, by interval arithmetic."""
     match node:
         case Number(value=value):
@@ -216,22 +218,22 @@ def _range(node: Node, names: Mapping[str, Range]) -> Range:
             low, high = names[name]
             return min(low, 0), max(high, 0)
         case Unary(x=x):
-            low, high = _range(x, names)
+            low, high = bounds_of(x, names)
             return -high, -low
         case Conditional(yes=yes, no=no):
-            (a, b), (c, d) = _range(yes, names), _range(no, names)
+            (a, b), (c, d) = bounds_of(yes, names), bounds_of(no, names)
             return min(a, c), max(b, d)
         case Call(function="abs", args=(x,)):
-            low, high = _range(x, names)
+            low, high = bounds_of(x, names)
             return 0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high))
         case Call(function="min" | "max" as function, args=(x, y)):
             choose = min if function == "min" else max
-            (a, b), (c, d) = _range(x, names), _range(y, names)
+            (a, b), (c, d) = bounds_of(x, names), bounds_of(y, names)
             return choose(a, c), choose(b, d)
         case Call(args=(x,)):
-            return _range(x, names)
+            return bounds_of(x, names)
         case Binary(op=op, left=left, right=right):
-            return _binary_range(op, _range(left, names), _range(right, names))
+            return _binary_range(op, bounds_of(left, names), bounds_of(right, names))
         case _:
             return 0, 0
 

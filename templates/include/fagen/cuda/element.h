@@ -47,6 +47,20 @@ struct F16 {
   }
 };
 
+// Of sums of a lane's row; see RowSoftmax for `half`.
+template <int kTiles>
+__device__ __forceinline__ bool all_finite(const float (&sums)[kTiles][4], int half) {
+  float found = 0.0f;  // 0 times a finite number leaves it 0
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) found = fmaf(sums[n][2 * half], 0.0f, fmaf(sums[n][2 * half + 1], 0.0f, found));
+  return found == 0.0f;
+}
+template <int kTiles>
+__device__ __forceinline__ void clear(float (&sums)[kTiles][4], int half) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) sums[n][2 * half] = sums[n][2 * half + 1] = 0.0f;
+}
+
 // Sums of a row that, times `factor`, are means of such numbers. A mean is no larger than all that it is of, however their
 // weights were rounded: not infinite unless its sum is.
 template <class Element, int kTiles>

@@ -7,64 +7,47 @@
 namespace fagen {
 namespace {
 
-// Four lanes exchange: lane t of each four then has, in order, what lanes 0 to 3 had in x[t].
-__device__ __forceinline__ void transpose_of_four(uint32_t (&x)[4]) {
-  const int lane = lane_id();
-#pragma unroll
-  for (int step = 1; step <= 2; step *= 2) {
-    const bool upper = (lane & step) != 0;
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      if (n & step) continue;
-      const uint32_t given = upper ? x[n] : x[n + step];
-      const uint32_t taken = __shfl_xor_sync(~0u, given, step);
-      if (upper) {
-        x[n] = taken;
-      } else {
-        x[n + step] = taken;
-      }
-    }
-  }
-}
+constexpr int kStagedBytes = 16 * 128;  // a slab of 64 elements of each row
 
-// Writes o * factor, rounded, to rows `first` and on, of which there are `count`.
-template <class Element, int kValueTiles>
-__device__ __forceinline__ void store_fragments(const RowsOf<typename Element::Type>& to, int first, int count,
-                                                const float (&o)[kValueTiles][4], const float (&factor)[2]) {
-  const int lane = lane_id();
-  constexpr int kFours = kValueTiles / 4 * 4;
-  const auto pack = [&](int n, int half) {
-    return Element::pack(o[n][2 * half] * factor[half], o[n][2 * half + 1] * factor[half]);
-  };
-  auto* target = reinterpret_cast<uint16_t*>(to.data + (first + lane / 4) * to.stride);
+// Writes o * factor, rounded, to rows `first` and on, of which there are `count`: by way of kSlabs slabs in shared memory,
+// so that whole rows are stored. False if some of a lane's were no finite numbers.
+template <class Element, int kSlabs, int kValueTiles>
+__device__ __forceinline__ bool store_fragments(const RowsOf<typename Element::Type>& to, int first, int count,
+                                                uint32_t staging, const float (&o)[kValueTiles][4],
+                                                const float (&factor)[2]) {
+  const int lane = lane_id(), row = lane % 16;
+  const uint32_t place = staging + Rows<64>::at(row, lane / 16);
+  uint32_t found[2] = {};  // 0 times a finite number leaves them 0
 #pragma unroll
-  for (int half = 0; half < 2; ++half, target += 8 * to.stride) {
-    const bool real = lane / 4 + 8 * half < count;
-    const auto store = [&](int n) {
-      if (!real) return;
-      const uint32_t packed = pack(n, half);
-      uint16_t* const pair = target + (8 * n + lane % 4 * 2) * to.stride_d;
-      pair[0] = static_cast<uint16_t>(packed);
-      pair[to.stride_d] = static_cast<uint16_t>(packed >> 16);
-    };
-    if (to.whole) {
-      // 32 elements of the row at a time, of which each lane writes 8 that lie together.
+  for (int start = 0; start < kValueTiles; start += 8 * kSlabs) {
+    if (start > 0) __syncwarp();
 #pragma unroll
-      for (int n = 0; n < kFours; n += 4) {
-        uint32_t pairs[4];
+    for (int n = start; n < start + 8 * kSlabs && n < kValueTiles; n += 2) {
+      uint32_t pairs[4] = {};
 #pragma unroll
-        for (int m = 0; m < 4; ++m) pairs[m] = pack(n + m, half);
-        transpose_of_four(pairs);
-        if (real)
-          *reinterpret_cast<uint4*>(target + 8 * (n + lane % 4)) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      for (int m = 0; m < 4; ++m) {
+        const int half = m % 2;
+        if (n + m / 2 >= kValueTiles) continue;
+        const auto& sums = o[n + m / 2];
+        pairs[m] = Element::pack(sums[2 * half] * factor[half], sums[2 * half + 1] * factor[half]);
+        found[half] = Element::multiply_add(pairs[m], 0, found[half]);
       }
-    } else {
-#pragma unroll
-      for (int n = 0; n < kFours; ++n) store(n);
+      ptx::stmatrix_x4((place ^ static_cast<uint32_t>(n % 8 * 16)) + (n - start) / 8 * kStagedBytes, pairs);
     }
+    __syncwarp();
+    RowsOf<typename Element::Type> slab = to;
 #pragma unroll
-    for (int n = kFours; n < kValueTiles; ++n) store(n);
+    for (int n = start; n < start + 8 * kSlabs && n < kValueTiles; n += 8) {
+      slab.data = to.data + 8 * n * to.stride_d;
+      const uint32_t from = staging + (n - start) / 8 * kStagedBytes;
+      if (n + 8 <= kValueTiles) {
+        store_rows<Rows<64>, 16, 64>(slab, first, count, from);
+      } else {
+        store_rows<Rows<64>, 16, 8 * (kValueTiles % 8 == 0 ? 8 : kValueTiles % 8)>(slab, first, count, from);
+      }
+    }
   }
+  return (found[0] | found[1]) == 0;
 }
 
 }  // namespace

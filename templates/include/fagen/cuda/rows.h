@@ -113,13 +113,13 @@ __device__ __forceinline__ void store_rows(const RowsOf<Element>& to, int first,
 #pragma unroll
       for (int n = 0; n < kRows / kStep; ++n) {
         if (row + n * kStep < count)
-          *reinterpret_cast<uint4*>(target) = ptx::ld_shared_16(places[n % kTurns] + n / kTurns * kTurns * kStep * R::kBytes);
+          ptx::st_global_16(target, ptx::ld_shared_16(places[n % kTurns] + n / kTurns * kTurns * kStep * R::kBytes));
         target += step;
       }
     } else {
       for (int at = lane; at < count * kChunks; at += 32) {
         const int row = at / kChunks, chunk = at % kChunks;
-        *reinterpret_cast<uint4*>(rows + row * to.stride + chunk * 8) = ptx::ld_shared_16(from + R::at(row, chunk));
+        ptx::st_global_16(rows + row * to.stride + chunk * 8, ptx::ld_shared_16(from + R::at(row, chunk)));
       }
     }
     return;

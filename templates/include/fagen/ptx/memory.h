@@ -31,6 +31,12 @@ __device__ __forceinline__ uint4 ld_shared_16(uint32_t shared) {
   return x;
 }
 
+// To global memory, by one instruction: the compiler was seen to make four of it.
+__device__ __forceinline__ void st_global_16(void* global, uint4 x) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+}
+
 __device__ __forceinline__ void st_shared_2x8(uint32_t shared, uint64_t x, uint64_t y) {
   asm volatile("st.shared.v2.b64 [%0], {%1, %2};" ::"r"(shared), "l"(x), "l"(y) : "memory");
 }
@@ -39,6 +45,22 @@ __device__ __forceinline__ uint64_t ld_shared_8(uint32_t shared) {
   uint64_t x;
   asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(shared) : "memory");
   return x;
+}
+
+__device__ __forceinline__ uint32_t ld_shared_4(uint32_t shared) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(shared) : "memory");
+  return x;
+}
+
+// Bits are set, or all replaced, at once.
+__device__ __forceinline__ void or_shared(uint32_t shared, uint32_t bits) {
+  asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(shared), "r"(bits) : "memory");
+}
+__device__ __forceinline__ uint32_t exchange_shared(uint32_t shared, uint32_t bits) {
+  uint32_t before;
+  asm volatile("atom.shared.exch.b32 %0, [%1], %2;" : "=r"(before) : "r"(shared), "r"(bits) : "memory");
+  return before;
 }
 
 __device__ __forceinline__ uint16_t ld_shared_2(uint32_t shared) {
