@@ -1,4 +1,4 @@
-"""Where templates and ready specs are: inside the package in a wheel, beside it in a checkout."""
+"""Where templates and ready specs are, inside the package in a wheel, beside it in a checkout; and a spec's tuning."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def templates_dir() -> Path:
 def specs_dir() -> Path:
     """The folder of ready specs."""
     return _find("specs")
+
+
+def tuning_file(spec: str | Path) -> Path:
+    """What `fagen tune` writes for a spec: beside it, and no `*.yaml`, which would be taken for a spec."""
+    return Path(spec).with_suffix(".tuning.yml")

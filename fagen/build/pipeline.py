@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ToolchainError
-from ..resources import templates_dir
+from ..resources import templates_dir, tuning_file
 from ..toolchain import Compiler, Torch, find_compiler, find_ninja, find_nvcc, find_torch
 from .cache import locate_cache
 from .job import Outcome, Tools, run, write_report
@@ -101,11 +101,15 @@ def _inputs_digest(path: Path, compiler: Compiler, torch: Torch) -> str | None:
     if b"sm_" in text or b"native" in text:  # whatever the word stands for
         with suppress(ToolchainError):
             nvcc = find_nvcc().identity
+    tuning = b""
+    with suppress(OSError):
+        tuning = tuning_file(path).read_bytes()
     return digest(
         {
             "fagen": tree_digest([_PACKAGE], (".py",)),
             "templates": tree_digest([templates_dir()], (".j2", ".h", ".cuh", ".jinja", ".cpp", ".py", ".S")),
             "spec": [path.name, text.hex()],
+            "tuning": tuning.hex(),
             "compiler": compiler.identity,
             "torch": torch.version,
             "nvcc": nvcc,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,15 +11,22 @@ from pathlib import Path
 
 from ..errors import FagenError, PlanError, Problem
 from ..plan import Plan, plan
+from ..plan.tuned import PLAN_VERSION, Tuned, shape_class, tiles_in_words
 from ..render import Source, render
+from ..resources import tuning_file
 from ..runtime.cards import Card, cards
-from ..runtime.variant import Variant
+from ..runtime.variant import Tiles, Variant
 from ..spec import Spec
-from ..target import TARGETS
+from ..spec.tuning import TuningFile, read_tuning
+from ..target import TARGETS, resolve_isa
 
 
 def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
-    """The plan of every variant for every target. Raises one :class:`PlanError` with all that the target cannot do."""
+    """The plan of every variant for every target, with what the tuning file beside the spec says.
+
+    Raises one :class:`PlanError` with all that the target cannot do.
+    """
+    tuning = read_spec_tuning(spec.path)
     found = cards() if "native" in spec.targets else ()
     targets = {_native(found) if name == "native" else name: name for name in spec.targets}
     problems = [
@@ -29,13 +37,45 @@ def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
     plans = []
     for target, variant in product(() if problems else targets, variants):
         try:
-            plans.append(plan(variant, target, spec.isa, spec=spec.name))
+            tuned = _tuned(variant, target, spec.isa, tuning)
+            plans.append(plan(variant, target, spec.isa, spec=spec.name, tuned=tuned))
         except PlanError as error:
             line, column = variant.line or None, variant.column or None
             problems += [replace(problem, path=spec.path, line=line, column=column) for problem in error.problems]
     if problems:
         raise PlanError(problems)
     return plans
+
+
+def read_spec_tuning(spec_path: str) -> TuningFile:
+    """The tuning file beside a spec."""
+    return read_tuning(tuning_file(spec_path), PLAN_VERSION, f"fagen tune {shlex.quote(Path(spec_path).name)}")
+
+
+def target_key(variant: Variant, target: str, isa: str) -> str:
+    """What tuning files call a target: of the CPU, with its instruction set."""
+    if target != "cpu":
+        return target
+    return f"cpu {resolve_isa(variant.isa if variant.isa != 'native' else isa)}"
+
+
+def _tuned(variant: Variant, target: str, isa: str, tuning: TuningFile) -> Tuned | None:
+    """What the planner is to take from the tuning file, or to say of it."""
+    entry = tuning.find(shape_class(variant), target_key(variant, target, isa))
+    if entry is None:
+        # Without the hints: where nothing is lost but speed, one line says enough.
+        told = "; ".join(str(replace(each, hint=None)).removeprefix("error: ") for each in tuning.problems)
+        hint = tuning.problems[0].hint if tuning.problems else None
+        return Tuned(None, told + (f" ({hint})" if hint else "")) if told else None
+    name = tuning.path.name
+    if entry.tiles == Tiles():
+        return None
+    gain = f"{entry.gain:.3g}× as fast as the planner's own" if entry.gain != 1 else "the planner's own"
+    measured = (
+        f"{name}: the fastest of {entry.tried} candidates, {tiles_in_words(entry.tiles)}, on {entry.card}, "
+        f"{entry.date}: {gain}"
+    )
+    return Tuned(replace(entry.tiles, measured=measured), f"its tiles in {name} are left aside: ")
 
 
 def render_plan(plan: Plan, spec_path: str) -> tuple[Source, ...]:

@@ -82,7 +82,9 @@ def is_current(folder: Path, inputs: str, check: str) -> bool:
 
 def warnings(entries: Iterable[Mapping[str, Any]]) -> list[str]:
     """What users should know of a manifest's variants: kernels for cards whose registers did not suffice, or whose
-    products wait for each other."""
+    products wait for each other; and a tuning file that is of no use."""
+    entries = list(entries)
+    tuning = [problem for entry in entries if (problem := entry.get("plan", {}).get("why", {}).get("tuning"))]
     kernels = [(entry, kernel, taken) for entry in entries for kernel, taken in entry.get("resources", {}).items()]
     spilled = [
         f"{entry['variant']['name']}: {kernel} spills {taken['spill_stores']} bytes of a thread's registers and reads "
@@ -91,11 +93,16 @@ def warnings(entries: Iterable[Mapping[str, Any]]) -> list[str]:
         for entry, kernel, taken in kernels
         if taken["spill_stores"] or taken["spill_loads"]
     ]
-    return spilled + [
-        f"{entry['variant']['name']}: products of {kernel} wait for each other, which is slow: {taken['serialized']}"
-        for entry, kernel, taken in kernels
-        if taken.get("serialized")
-    ]
+    return (
+        list(dict.fromkeys(tuning))
+        + spilled
+        + [
+            f"{entry['variant']['name']}: products of {kernel} wait for each other, which is slow: "
+            f"{taken['serialized']}"
+            for entry, kernel, taken in kernels
+            if taken.get("serialized")
+        ]
+    )
 
 
 def _can_run(target: str) -> bool:

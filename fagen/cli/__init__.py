@@ -236,6 +236,91 @@ def bench(
 
 
 @app.command()
+def tune(
+    spec: SpecArgument,
+    variant: VariantOption = None,
+    compile_only: Annotated[
+        bool, typer.Option("--compile-only", help="Compile the candidates, measure nothing.")
+    ] = False,
+    measure: Annotated[
+        Path | None, typer.Option(help="Measure the candidates in this folder, compile nothing.", show_default=False)
+    ] = None,
+    read: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write what python3 -m fagen.tune measured elsewhere: its results.jsonl.", show_default=False
+        ),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds, of each step, after which nothing more is begun; the same command goes on from there.",
+            show_default="as long as it takes",
+        ),
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(min=1, help="Candidates of a variant: those most like the planner's own.", show_default="all"),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where candidates are compiled.", show_default="OUT/.fagen/tune/NAME")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Where measurements are kept.", show_default="FOLDER/results.jsonl")
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(help="As B1,H8,Hk2,S4096; may be repeated.", show_default="as of fagen bench")
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Sequences of this length, of 16384 tokens in all.", show_default="as of fagen bench"),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=3, help="Interleaved rounds; medians are taken over them.")] = 9,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Compilers at once, as of fagen build.")
+    ] = None,
+    out: OutOption = Path("generated"),
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what the planner may choose for each variant, and write down the fastest.
+
+    \b
+    fagen tune specs/cpu.yaml                writes specs/cpu.tuning.yml, which the next build reads
+    fagen tune my.yaml -v local --most 12    one variant, the twelve candidates nearest to the planner's choice
+    fagen tune my.yaml --budget 600          ten minutes of compiling, ten of measuring; again: goes on from there
+
+    \b
+    Where the compiler and the card are on different machines:
+    fagen tune specs/h100.yaml --compile-only --folder h100-candidates
+    python3 -m fagen.tune h100-candidates    there; needs torch alone
+    fagen tune specs/h100.yaml --read h100-candidates/results.jsonl
+
+    \b
+    A candidate that fails the check never wins; tiles in the spec itself win over the file.
+    """
+    with errors_shown(as_json):
+        from .tuning import Steps, tune_spec
+
+        steps = Steps(
+            variants=variant or [],
+            folder=folder,
+            compile_only=compile_only,
+            measure=measure,
+            read=read,
+            results=results,
+            budget=budget,
+            most=most,
+            jobs=jobs,
+            sizes=size or [],
+            lengths=length or [],
+            rounds=rounds,
+            as_json=as_json,
+        )
+        tune_spec(spec, out, steps)
+
+
+@app.command()
 def explain(
     variant: Annotated[str, typer.Argument(help="The variant's name.", show_default=False)],
     spec: Annotated[

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 from ..errors import PlanError
 from ..runtime.language import parse
-from ..runtime.variant import Expression, Param, Variant
+from ..runtime.variant import Expression, Param, Tiles, Variant
 from .access import classify, direct_axes, owners
 from .code import CPU_VECTOR, CUDA_SCALAR, KernelCode, ParamGrad, Snippet
 from .derive import derivative
@@ -24,6 +26,11 @@ def emit(variant: Variant, dialect: str = CPU_VECTOR) -> KernelCode:
     Raises LanguageError where an expression does not parse, PlanError for a dialect nothing prints yet or an integer
     that does not fit 64 bits.
     """
+    return _emit(replace(variant, tiles=Tiles()), dialect)  # tiles decide nothing here, and tuning tries hundreds
+
+
+@lru_cache(maxsize=16)
+def _emit(variant: Variant, dialect: str) -> KernelCode:
     if dialect not in (CPU_VECTOR, CUDA_SCALAR):
         raise PlanError(f"no printer for the dialect {dialect!r}")
     lanes = dialect == CPU_VECTOR

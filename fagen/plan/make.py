@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from types import MappingProxyType
 
 from ..errors import PlanError, Problem
-from ..runtime.variant import Variant
+from ..runtime.variant import Tiles, Variant
 from ..target import TARGETS, Target
 from .model import Plan
 from .schedules import schedule
+from .tuned import Tuned
 
 
-def plan(variant: Variant, target: str = "cpu", isa: str = "native", *, spec: str = "") -> Plan:
+def plan(
+    variant: Variant, target: str = "cpu", isa: str = "native", *, spec: str = "", tuned: Tuned | None = None
+) -> Plan:
     """How to build ``variant`` for ``target``; ``isa`` (of the cpu target) counts where the variant leaves it open.
 
-    ``spec`` is the name of the spec it is from, for the first line of its sources. Raises PlanError, with everything
-    that is wrong, if the target cannot do what the variant asks or has no schedule yet.
+    ``spec`` is the name of the spec it is from, for the first line of its sources. ``tuned`` decides where the variant
+    has no tiles of its own; what is of no use there is no error: "tuning" in the plan's ``why`` says so. Raises
+    PlanError, with everything that is wrong, if the target cannot do what the variant asks or has no schedule yet.
     """
     facts = TARGETS.get(target)
     if facts is None:
@@ -25,12 +31,28 @@ def plan(variant: Variant, target: str = "cpu", isa: str = "native", *, spec: st
         problems.append(Problem(f"{variant.name}: the schedule `{facts.schedule}` for {target} is not built yet"))
     if facts.built:
         try:
-            made = schedule(facts.schedule).make(variant, facts, isa, spec)
+            made = _tuned(variant, facts, isa, spec, tuned)
         except PlanError as error:
             problems += error.problems
     if problems:
         raise PlanError(problems)
     return made
+
+
+def _tuned(variant: Variant, target: Target, isa: str, spec: str, tuned: Tuned | None) -> Plan:
+    """The plan with what tuning found, or else without it."""
+    make = schedule(target.schedule).make
+    if tuned is None or variant.tiles != Tiles():
+        return make(variant, target, isa, spec)
+    problem = tuned.problem
+    if tuned.tiles is not None:
+        try:
+            return replace(make(replace(variant, tiles=tuned.tiles), target, isa, spec), variant=variant)
+        except PlanError as error:
+            refused = "; ".join(each.message.removeprefix(f"{variant.name}: ") for each in error.problems)
+            problem = f"{variant.name}: {problem}{refused}"
+    usual = make(variant, target, isa, spec)
+    return replace(usual, why=MappingProxyType({**usual.why, "tuning": problem}))
 
 
 def _sizes(variant: Variant, target: Target) -> Iterator[Problem]:

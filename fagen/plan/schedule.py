@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ..runtime.variant import Variant
+from ..runtime.variant import Tiles, Variant
 from ..target import Target
 from .model import Choices, Plan
+
+
+@dataclass(frozen=True)
+class Search:
+    """What tuning may try of a schedule.
+
+    ``tiles`` are all combinations of its choices, whether a variant can have them or not; ``tiles_of`` is the one that
+    a plan took. ``waste`` says why a plan that could be compiled is not worth it, by what it takes of registers and
+    memory; "" if it is.
+    """
+
+    tiles: Callable[[], Iterable[Tiles]]
+    tiles_of: Callable[[Plan], Tiles]
+    waste: Callable[[Plan, Target], str]
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,7 @@ class Schedule:
     ``forward`` and ``backward`` are the types of its choices, which a manifest's JSON is read back into.
     ``shared_names`` and ``direction_names`` are what its templates may print. ``key_bytes`` is the memory that forward
     holds for a key of a key head, ``row_bytes`` that backward holds for a query row, ``stored_tiles`` what forward
-    stores of a mask, if it does. ``suffix`` ends the names of its sources.
+    stores of a mask, if it does. ``suffix`` ends the names of its sources. ``search`` is for tuning.
     """
 
     make: Callable[[Variant, Target, str, str], Plan]
@@ -41,4 +55,5 @@ class Schedule:
     key_bytes: Callable[[Plan], int]
     row_bytes: Callable[[Plan], int]
     suffix: str
+    search: Search
     stored_tiles: Callable[[Plan], StoredTiles | None] = lambda plan: None

@@ -51,11 +51,21 @@ class Expression:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tile sizes the user insists on; None leaves the choice to the planner."""
+    """Tile sizes the user insists on; None leaves the choice to the planner.
+
+    ``q`` query rows and ``kv`` keys a tile, of which ``stages`` are in flight; ``turns`` says when a warpgroup lets the
+    next one start its products. ``measured`` is empty for what a spec says, and for what tuning found says where.
+    """
 
     q: int | None = None
     kv: int | None = None
     stages: int | None = None
+    turns: str | None = None
+    measured: str = ""
+
+    def why(self, key: str) -> str:
+        """The reason of a choice that follows ``key`` of these."""
+        return self.measured or f"the spec's tiles.{key}"
 
 
 @dataclass(frozen=True)

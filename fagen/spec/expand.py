@@ -275,7 +275,7 @@ def _variant(
         nonfinite=given.get("nonfinite", "contain"),
         deterministic=given.get("deterministic", False),
         isa=spec.isa,
-        tiles=Tiles() if tiles is None else Tiles(tiles.q, tiles.kv, tiles.stages),
+        tiles=Tiles() if tiles is None else Tiles(tiles.q, tiles.kv, tiles.stages, tiles.turns),
         line=entry.place.line,
         column=entry.place.column,
     )

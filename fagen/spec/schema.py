@@ -150,6 +150,12 @@ class TileKeys(Level):
     stages: Annotated[int, _whole(1, 16)] | None = _key(
         "Tiles in flight between memory and the arithmetic. GPU targets only.", 2, shown="the planner's choice"
     )
+    turns: Annotated[str, _choice("scores", "sums", "none")] | None = _key(
+        "When a warpgroup lets the next one start its products: after those of its scores, or of its sums; none: they "
+        "do not take turns. `sm_90a` only.",
+        "scores",
+        shown="the planner's choice",
+    )
 
 
 class CacheKeys(Level):

@@ -35,7 +35,7 @@ from fagen.spec import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = CliRunner()
-COMMANDS = ("build", "check", "bench", "list", "explain", "render", "schema", "doctor", "new")
+COMMANDS = ("build", "check", "bench", "tune", "list", "explain", "render", "schema", "doctor", "new")
 SPEC = "fagen: 1\nname: tiny\ntarget: {target}\nvariants:\n  - {{name: a, head_dim: 8, dtype: f32, mask: causal}}\n"
 
 

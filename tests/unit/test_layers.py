@@ -18,7 +18,7 @@ RUNTIME = ROOT / "fagen" / "runtime"
 MAY_IMPORT = {
     "yaml": ("spec",),
     "pydantic": ("spec",),
-    "torch": ("runtime", "bench", "emulate"),
+    "torch": ("runtime", "bench", "tune", "emulate"),
     "sympy": ("costs.py",),
     "jinja2": ("render.py", "render_module.py", "build"),
     "typer": ("cli",),

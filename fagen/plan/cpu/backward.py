@@ -67,7 +67,9 @@ def choose_backward(
     why["head_vectors"] = why["head_panels"] = _panels_why(variant.head_dim, isa, head)
     why["value_vectors"] = why["value_panels"] = _panels_why(variant.value_dim, isa, value)
     tile_q = variant.tiles.q or _TILE_Q
-    why["tile_q"] = "the spec's tiles.q" if variant.tiles.q else "rows enough to hide the loads and stores of dK and dV"
+    why["tile_q"] = (
+        variant.tiles.why("q") if variant.tiles.q else "rows enough to hide the loads and stores of dK and dV"
+    )
     widths = (head[0] * head[1] * isa.lanes, value[0] * value[1] * isa.lanes)
     tile_kv, why["tile_kv"] = _tile_kv(variant, elements, tile_q, widths)
     vectors = tile_kv // isa.lanes
@@ -129,7 +131,7 @@ def _panels_why(columns: int, isa: Isa, chosen: tuple[int, int]) -> str:
 
 def _tile_kv(variant: Variant, elements: Elements, tile_q: int, widths: tuple[int, int]) -> tuple[int, str]:
     if variant.tiles.kv is not None:
-        return variant.tiles.kv, "the spec's tiles.kv"
+        return variant.tiles.kv, variant.tiles.why("kv")
     tile = _MOST_KEYS
     while tile > _BLOCK_KV and _scratch(elements, tile_q, tile, widths) > _SCRATCH_BYTES:
         tile //= 2

@@ -63,7 +63,7 @@ def choose_forward(variant: Variant, isa: Isa, elements: Elements) -> tuple[Forw
 
 def _tile_kv(variant: Variant, elements: Elements) -> tuple[int, str]:
     if variant.tiles.kv is not None:
-        return variant.tiles.kv, "the spec's tiles.kv"
+        return variant.tiles.kv, variant.tiles.why("kv")
     a_key = (variant.head_dim + variant.value_dim) * elements.word_bytes // elements.depth
     tile = _MOST_KEYS
     while tile > _LEAST_KEYS and tile * a_key > _TILE_BYTES:
@@ -76,7 +76,7 @@ def _tile_kv(variant: Variant, elements: Elements) -> tuple[int, str]:
 
 def _tile_q(variant: Variant) -> tuple[int, str]:
     if variant.tiles.q is not None:
-        return variant.tiles.q, "the spec's tiles.q"
+        return variant.tiles.q, variant.tiles.why("q")
     a_row = (variant.head_dim + variant.value_dim) * 4
     fit = _ITEM_BYTES // a_row // ROWS * ROWS
     tile = max(_LEAST_ROWS, min(_MOST_ROWS, fit))

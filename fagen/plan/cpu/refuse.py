@@ -24,6 +24,8 @@ def problems(variant: Variant, isa: Isa) -> Iterator[Problem]:
     step = isa.lanes * (2 if isa.bf16_dots and variant.dtype == "bf16" else 1)
     if tiles.stages is not None:
         yield Problem(f"{variant.name}: tiles.stages is for GPU targets", hint="leave it out for cpu")
+    if tiles.turns is not None:
+        yield Problem(f"{variant.name}: tiles.turns is for sm_90a", hint="leave it out for cpu")
     if tiles.q is not None and not 1 <= tiles.q <= _LARGEST_TILE:
         yield Problem(f"{variant.name}: tiles.q {tiles.q} is out of range", hint=f"write 1 to {_LARGEST_TILE}")
     if tiles.kv is not None and (not step <= tiles.kv <= _LARGEST_TILE or tiles.kv % step):

@@ -16,6 +16,7 @@ from .forward import Forward, choose_forward
 from .held import key_bytes, row_bytes
 from .names import direction_names, shared_names
 from .refuse import problems
+from .search import SEARCH
 
 # What every kernel unit is compiled with, beside the flags of its ISA. No -ffast-math: NaN, Inf and denormals count.
 KERNEL_FLAGS = (
@@ -73,4 +74,5 @@ CPU = Schedule(
     key_bytes=key_bytes,
     row_bytes=row_bytes,
     suffix=".cpp",
+    search=SEARCH,
 )

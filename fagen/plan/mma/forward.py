@@ -103,7 +103,7 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
     for name, size in (("q", variant.tiles.q), ("kv", variant.tiles.kv), ("stages", variant.tiles.stages)):
         if size is None:
             continue
-        why["stages" if name == "stages" else f"tile_{name}"] = f"the spec's tiles.{name}"
+        why["stages" if name == "stages" else f"tile_{name}"] = variant.tiles.why(name)
         if name == "q":
             rows = size
         elif name == "kv":

@@ -32,6 +32,8 @@ def problems(variant: Variant, target: Target) -> Iterator[Problem]:
         )
     if tiles.stages is not None and tiles.stages not in (1, 2):
         yield Problem(f"{variant.name}: tiles.stages {tiles.stages} is not built", hint="write 1 or 2")
+    if tiles.turns is not None:
+        yield Problem(f"{variant.name}: tiles.turns is for sm_90a", hint=f"leave it out for {target.name}")
 
 
 def too_large(variant: Variant, target: Target, shared_bytes: int) -> Iterator[Problem]:

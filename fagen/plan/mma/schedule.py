@@ -13,6 +13,7 @@ from ..schedule import Schedule
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
 from .refuse import problems, too_large
+from .search import SEARCH
 
 # What nvcc is given for every kernel unit, beside the architecture. No -use_fast_math: NaN, Inf and denormals count.
 KERNEL_FLAGS = ("-std=c++17", "-lineinfo", "--expt-relaxed-constexpr", "-Werror=all-warnings")
@@ -58,4 +59,5 @@ MMA = Schedule(
     key_bytes=no_bytes,
     row_bytes=no_bytes,
     suffix=".cu",
+    search=SEARCH,
 )

@@ -129,6 +129,8 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
     why["threads"] = f"{groups} of the warpgroups multiply, one feeds them"
     if groups == 1:
         turns, why["turns"] = "none", "there is one warpgroup"
+    elif variant.tiles.turns is not None:
+        turns, why["turns"] = variant.tiles.turns, variant.tiles.why("turns")
     else:
         # As was seen to be best on an H200, by hand-written kernels.
         turns = "scores" if 64 < max(variant.head_dim, variant.value_dim) <= 128 else "sums"
@@ -172,13 +174,13 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
     why["stages"] = "two: one is read while the other comes"
     tiles = variant.tiles
     if tiles.q is not None:
-        groups, why["groups"] = tiles.q // _ROWS, "the spec's tiles.q"
+        groups, why["groups"] = tiles.q // _ROWS, tiles.why("q")
     if tiles.stages is not None:
-        stages, why["stages"] = tiles.stages, "the spec's tiles.stages"
+        stages, why["stages"] = tiles.stages, tiles.why("stages")
     if tiles.kv is not None:
-        why["tile_kv"] = "the spec's tiles.kv"
+        why["tile_kv"] = tiles.why("kv")
         return groups, tiles.kv, stages
-    keys = next(_fitting(variant, device, groups, stages), _STEP)
+    keys = next(fitting_keys(variant, device, groups, stages), _STEP)
     # Where some tiles are partial, larger ones have more pairs that count for nothing.
     if variant.mask is not None and keys > 128:
         keys = 128
@@ -188,7 +190,7 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
     return groups, keys, stages
 
 
-def _fitting(variant: Variant, device: Device, groups: int, stages: int) -> Iterator[int]:
+def fitting_keys(variant: Variant, device: Device, groups: int, stages: int) -> Iterator[int]:
     """Keys a tile that registers and shared memory hold, from the most on."""
     registers, _ = registers_of(device, groups, _LEAST_FEEDER[groups])
     for keys in range(_MOST_KEYS, 0, -_STEP):

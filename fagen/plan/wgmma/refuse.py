@@ -24,6 +24,11 @@ def problems(variant: Variant, target: Target) -> Iterator[Problem]:
         )
     if tiles.stages is not None and not 2 <= tiles.stages <= 4:
         yield Problem(f"{variant.name}: tiles.stages {tiles.stages} is not built", hint="write 2, 3 or 4")
+    if tiles.q == 64 and tiles.turns not in (None, "none"):
+        yield Problem(
+            f"{variant.name}: tiles.turns {tiles.turns} takes two warpgroups, and tiles.q 64 has one",
+            hint="write none, or leave it out",
+        )
 
 
 _BESIDE_SUMS = 30  # registers that ptxas was seen to ask for beside the sums of one product

@@ -16,6 +16,7 @@ from ..schedule import Schedule, StoredTiles
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
 from .refuse import problems, too_wide
+from .search import SEARCH
 
 COUNTER_BYTES = 16  # kCounterBytes of params.h
 
@@ -65,5 +66,6 @@ WGMMA = Schedule(
     key_bytes=no_bytes,
     row_bytes=no_bytes,
     suffix=".cu",
+    search=SEARCH,
     stored_tiles=stored_tiles,
 )
