@@ -38,7 +38,7 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
 
 def expression_names(plan: Plan, room: str, unit: str) -> Mapping[str, Any]:
     """What forward templates print of a variant's expressions, for one thread's scores. ``room`` names the
-    constant that says by how many powers of two weights may exceed 1; ``unit`` is what makes unchanged scores exponents."""
+    constant that says by how many powers of two weights may exceed 1; ``unit`` makes unchanged scores exponents."""
     variant, code = plan.variant, plan.code
     masked = variant.mask is not None
     # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.

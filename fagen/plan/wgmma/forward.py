@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from ...runtime.variant import Variant
 from ...target import Device, Target
@@ -23,7 +24,8 @@ class Forward:
     """Sizes of the forward kernel; see the constants at the top of a rendered one.
 
     ``groups`` warpgroups multiply, 64 query rows each, which are ``tile_q`` a block; ``tile_kv`` keys a tile, of which
-    ``stages`` are in shared memory, beside ``query_stages`` blocks of query rows, ``shared_bytes`` in all. A block has ``threads``; one of a warpgroup that
+    ``stages`` are in shared memory, beside ``query_stages`` blocks of query rows, ``shared_bytes`` in all; ``o`` leaves by
+    way of it, ``staged_slabs`` of 64 columns of a warp's rows at a time. A block has ``threads``; one of a warpgroup that
     multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a warpgroup
     lets the next one start its products: after those of its "scores" or of its "sums", or "none". A kernel before it
     stores ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for all; 0 without a
@@ -114,18 +116,14 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
         why["feeder_registers"] = "for what schedules tiles and has them copied"
     else:
         why["registers"] = why["feeder_registers"] = "as many as a thread can have: all warps stay alike"
-    held = [(queries, slabs) for queries in (2, 1) for slabs in (4, 2, 1)]
-    fitting = (
-        (queries, slabs)
-        for queries, slabs in held
-        if slabs <= -(-variant.value_dim // _SLAB)
-        and shared_bytes(variant, groups, keys, stages, queries, slabs) <= device.shared_per_block
-    )
-    query_stages, staged_slabs = next(fitting, (1, 1))
+    query_stages, staged_slabs = _room(variant, device, groups, keys, stages)
     why["staged_slabs"] = "o goes by way of shared memory, so much of a warp's rows at a time"
-    why["query_stages"] = "a block's queries come while another is multiplied" if query_stages > 1 else "there is no room for two"
+    why["query_stages"] = (
+        "a block's queries come while another is multiplied" if query_stages > 1 else "there is no room for two"
+    )
     bytes_ = shared_bytes(variant, groups, keys, stages, query_stages, staged_slabs)
-    why["shared_bytes"] = f"{query_stages} × {groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V, barriers and notes"
+    rows = f"{query_stages} × {groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V"
+    why["shared_bytes"] = f"{rows}, {staged_slabs} × 64 columns of each row of o, barriers and notes"
     why["threads"] = f"{groups} of the warpgroups multiply, one feeds them"
     if groups == 1:
         turns, why["turns"] = "none", "there is one warpgroup"
@@ -181,13 +179,24 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
         why["tile_kv"] = tiles.why("kv")
         return groups, tiles.kv, stages
     keys = next(fitting_keys(variant, device, groups, stages), _STEP)
-    # Where some tiles are partial, larger ones have more pairs that count for nothing.
-    if variant.mask is not None and keys > 128:
+    # Measured on an H200: larger ones are 1 % faster where rows are long, but leave no room for a second block of queries,
+    # and of a partial tile more pairs count for nothing; short rows lose 3 to 5 %.
+    if keys > 128:
         keys = 128
-        why["tile_kv"] = "128 keys: of larger tiles the mask leaves less"
+        why["tile_kv"] = "128 keys: larger tiles were seen to be slower where rows are short"
     else:
         why["tile_kv"] = f"{keys} keys are what registers and {device.shared_per_block >> 10} KiB of shared memory hold"
     return groups, keys, stages
+
+
+def _room(variant: Variant, device: Device, groups: int, keys: int, stages: int) -> tuple[int, int]:
+    """Blocks of query rows, and slabs of a warp's rows of o, that shared memory holds beside the tiles."""
+    for queries, slabs in product((2, 1), (4, 2, 1)):
+        if slabs > -(-variant.value_dim // _SLAB):
+            continue
+        if shared_bytes(variant, groups, keys, stages, queries, slabs) <= device.shared_per_block:
+            return queries, slabs
+    return 1, 1
 
 
 def fitting_keys(variant: Variant, device: Device, groups: int, stages: int) -> Iterator[int]:

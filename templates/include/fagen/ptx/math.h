@@ -29,9 +29,18 @@ __device__ __forceinline__ void hide_contents(T& x) {
 }
 
 // Where this stands, x, which is 0 or more, has been computed: an empty statement does not keep the assembler from moving
-// that to behind a wait, a store that is never done does. `shared` is any place in shared memory.
-__device__ __forceinline__ void compute_here(float x, uint32_t shared) {
-  asm volatile("{ .reg .pred never; setp.lt.f32 never, %0, 0f00000000; @never st.shared.f32 [%1], %0; }" ::"f"(x), "r"(shared)
+// that to behind a wait, a store that is never done does. `negative` is a number that the assembler does not know to be:
+// what it knows is that exponentials are not. `shared` is any place in shared memory.
+__device__ __forceinline__ void compute_here(float x, float negative, uint32_t shared) {
+  asm volatile("{ .reg .pred never; setp.lt.f32 never, %0, %1; @never st.shared.f32 [%2], %0; }" ::"f"(x), "f"(negative),
+               "r"(shared)
+               : "memory");
+}
+
+// What depends on y is not computed before this, nor before x has been: by a load that is never done.
+__device__ __forceinline__ void compute_later(float& y, float x, float negative, uint32_t shared) {
+  asm volatile("{ .reg .pred never; setp.lt.f32 never, %1, %2; @never ld.shared.f32 %0, [%3]; }" : "+f"(y) : "f"(x), "f"(negative),
+               "r"(shared)
                : "memory");
 }
 
