@@ -194,12 +194,14 @@ SUBJECTS: dict[str, Subject] = {
             value_dim=40,
             layout="bhsd",
             sink=True,
-            mask="q >= kv - 50 and (kv >= 24 or keep[b, kv - 1])",
+            mask="q >= kv - 50 and (kv >= 8 or keep[b, kv - 1])",
             score="s / 2 + slope[h] * (kv - q)",
             params=(Param("slope", "f32", ("H",)), Param("keep", "bool", ("B", "n"))),
         ),
         # Parts of params that alone decide of tiles: with several rows and columns, reaching outside on every side; of
-        # reals; as large as are looked through, and larger; of labels that are compared one by one.
+        # reals, of which those outside are equal to what they are compared with; of labels that are compared one by
+        # one, few enough to be looked through, or more. Of every other head most of a page has one label, which ends
+        # within a tile of the first batch entry, another of the second, and within a warp's rows.
         _subject(
             "sm_80",
             "parts",
@@ -207,13 +209,13 @@ SUBJECTS: dict[str, Subject] = {
             "f16",
             Tiles(q=64, kv=16, stages=2),
             align="top_left",
-            mask="start[q // 2 - 1, kv - 3] > q - 40 and weight[kv // 8 - 1] - most < 1"
-            " if h % 3 == 0 else page[h, (kv - 12) * 5461] == page[h, 45000 - q]",
+            mask="start[q // 2 - 9, kv - 3] > q // 2 and weight[kv // 8 - 1] - most < -most"
+            " if h % 3 == 0 else page[h, (kv - 12) * (381 if b == 0 else 1100)] == page[h, 16794 + q // 4]",
             params=(
-                Param("start", "i32", (56, 40)),
+                Param("start", "i32", (40, 40)),
                 Param("weight", "f32", ("n",)),
                 Param("most", "f32", ()),
-                Param("page", "i32", (4, 60000)),
+                Param("page", "i32", (4, 24000)),
             ),
         ),
     )
