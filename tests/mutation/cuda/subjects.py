@@ -291,7 +291,7 @@ SUBJECTS: dict[str, Subject] = {
             "f16",
             Tiles(q=128, kv=16, stages=2),
             value_dim=72,
-            mask="(i >= kv or q > 300) and (i - kv < 16 or kv < 16 or i > 127)",
+            mask="i >= kv and (i - kv < 16 or kv < 16 or i > 127) or q > 300",
         ),
         # The same without a mask, and one that multiplies alone; three stages; a score, and a sink; rows of queries and
         # keys that are less than a slab.
