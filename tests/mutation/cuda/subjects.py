@@ -272,10 +272,10 @@ SUBJECTS: dict[str, Subject] = {
             "f16",
             Tiles(q=64, kv=16, stages=2),
             align="top_left",
-            mask="start[q // 2 - 9, kv - 3] > q // 2 and weight[kv // 8 - 1] - most < -most"
+            mask="start[q // 2 - 9, kv - 3] > q // 2 - 6 and weight[kv // 8 - 1] - most < -most"
             " if h % 3 == 0 else page[h, (kv - 12) * (381 if b == 0 else 1100)] == page[h, 16794 + q // 4]",
             params=(
-                Param("start", "i32", (40, 40)),
+                Param("start", "i32", (38, 36)),
                 Param("weight", "f32", ("n",)),
                 Param("most", "f32", ()),
                 Param("page", "i32", (4, 24000)),
