@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from mutation.cuda.mutants import KIND, PROGRAM, text_of
+from mutation.cuda.mutants import HEADERS, KIND, PROGRAM, text_of
+from mutation.cuda.trial import headers_of
 from mutation.mutate import Mutant, mutants
 from mutation.outcomes import NOT_CPP, SAME_CODE, SURVIVED
 from mutation.program import judge_all, sample
@@ -52,11 +53,37 @@ def test_mistakes_are_told_apart(worker: Worker, pattern: str, after: str, kinds
     assert any(kind in outcome for kind in kinds), outcome
 
 
+@pytest.mark.parametrize(
+    ("pattern", "after", "kinds"),
+    [
+        (r"\.wait_full\(values_\);", ".wait_empty(values_);", ("race", "uninitialised", "wrong o")),
+        (r"ptx::fence_products\(\);", ";", ("wgmma",)),
+        (r"ptx::mbarrier_arrive_if\(lane_id\(\) == 0, shared_\.of_keys\(\)[^;]+;", ";", ("deadlock",)),
+        (r"\btile\.hk, tile\.b\b", "tile.b, tile.hk", ("wrong o", "uninitialised")),
+    ],
+    ids=["waits", "fences", "arrivals", "head"],
+)
+def test_mistakes_with_warpgroups_are_told_apart(
+    worker: Worker, pattern: str, after: str, kinds: tuple[str, ...]
+) -> None:
+    text, count = re.subn(pattern, after, text_of("forward:warpgroups"))
+    assert count, pattern
+    outcome = worker.try_change("forward:warpgroups", text)
+    assert any(kind in outcome for kind in kinds), outcome
+
+
 def test_the_kernels_of_the_subjects_are_of_every_kind() -> None:
     texts = [text_of(f"forward:{name}") for name in PROGRAM.subjects]
     assert {"constexpr int kStages = 1;", "constexpr int kStages = 2;"} <= {
         line.partition("  //")[0] for text in texts for line in text.splitlines()
     }
+
+
+def test_each_header_is_tried_on_a_subject() -> None:
+    tried = frozenset().union(*map(headers_of, PROGRAM.subjects))
+    assert set(HEADERS) <= tried
+    assert "cuda/ring.h" in headers_of("warpgroups") and "cuda/ring.h" not in headers_of("window")
+    assert "params.h" in headers_of("window")  # which the headers include that it names
 
 
 @pytest.mark.parametrize(
@@ -74,6 +101,15 @@ def test_the_kernels_of_the_subjects_are_of_every_kind() -> None:
         ("return lane % 8 + lane / 16 * 8;", ["return lane % 4 + lane / 16 * 8;", "return lane % 8 + lane / 16;"]),
         ("return of(view, b, hk);", ["return of(view, b, block.h);"]),
         ("int hk = block.h / group;", ["int hk = block.b / group;"]),
+        ("rings.of_keys().wait_full(keys_);", [";", "rings.of_keys().wait_empty(keys_);"]),
+        ("keys_.next();", [";"]),
+        ("wait(ring.empty(group), turn.parity() ^ 1);", ["wait(ring.full(group), turn.parity() ^ 1);"]),
+        ("wait(ring.empty(group), turn.parity() ^ 1);", ["wait(ring.empty(group), turn.parity());"]),
+        ("ptx::wait_for_products<1>();", [";", "ptx::wait_for_products<2>();"]),
+        ('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");', ['asm volatile("" ::: "memory");']),
+        ('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");', ['asm volatile("" ::: "memory");']),
+        ("ring.make(1, 4 * kGroups);", ["ring.make(2, 4 * kGroups);", "ring.make(1, 4);", "ring.make(1, kGroups);"]),
+        ("return copy(map, tile.hk, tile.b);", ["return copy(map, 0, tile.b);", "return copy(map, tile.hk, tile.hk);"]),
     ],
 )
 def test_mutants_of_a_line_of_cuda(line: str, mistakes: list[str]) -> None:

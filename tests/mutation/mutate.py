@@ -123,8 +123,9 @@ _DECLARES = re.compile(r"^\s*(?:[\w:]+(?:<[^;=]*>)?[ *&]+)+\w+ ?[=\[({;,]")
 _PREPROCESSOR = re.compile(r"^\s*#")
 # A function begins at the margin, a method two columns in; both name a type first, but for constructors.
 _FUNCTION = re.compile(r"^(?:  )?(?:explicit |[\w:<>,*& ]+[ *&])(?P<name>\w+)\([^;]*$")
-# As nvcc's kernels begin: their names are on a line of their own.
-_ENTRY = re.compile(r"^    fagen_\w+_(?P<name>forward|backward|tile_counts)\(")
+_NO_FUNCTION = ("if ", "for ", "while ", "return ", "else ", "const auto ", "} else", "asm ")
+# As nvcc's kernels begin: their names are on a line of their own, or come after the bounds of a launch.
+_ENTRY = re.compile(r"^(?:   |extern .*\)) fagen_\w+_(?P<name>forward|backward|tile_counts|find_tiles)\(")
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def _lines(text: str, skipped: re.Pattern[str]) -> Iterator[tuple[int, str, str]
         ):
             continue
         match = _ENTRY.match(line) or _FUNCTION.match(line.replace('extern "C" ', ""))
-        if match and not stripped.startswith(("if ", "for ", "while ", "return ", "else ", "const auto ", "} else")):
+        if match and not stripped.startswith(_NO_FUNCTION):
             function = match["name"]
         if skipped.search(line) or skipped.search(function):
             continue

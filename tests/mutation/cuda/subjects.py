@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from kernels import ForwardParams, Kernel, variant  # noqa: E402
 from fagen.emulate.compile import Loaded  # noqa: E402
 from fagen.emulate.launch import Memory  # noqa: E402
 from fagen.emulate.launch import run as launch  # noqa: E402
+from fagen.emulate.tensormap import encode_tiled  # noqa: E402
 from fagen.plan import Plan, plan  # noqa: E402
 from fagen.plan.mma.forward import Forward  # noqa: E402
+from fagen.plan.wgmma.forward import Forward as WarpgroupForward  # noqa: E402
 from fagen.render import Source, render  # noqa: E402
 from fagen.runtime.check.cases import Tiling  # noqa: E402
 from fagen.runtime.variant import Param, Tiles  # noqa: E402
@@ -27,6 +30,8 @@ from fagen.runtime.variant import Param, Tiles  # noqa: E402
 from ..subject import Checked  # noqa: E402
 
 SECONDS = 8.0  # a launch takes a small part of one: one that runs longer hangs
+MULTIPROCESSORS = 3  # as fagen's host code has it of the emulator: few, so that each takes several blocks of rows
+COUNTER_BYTES = 16  # kCounterBytes of templates/include/fagen/params.h
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,9 @@ class Subject(Checked):
 
     @cached_property
     def source(self) -> Source:
-        """Its rendered kernel."""
+        """Its rendered kernel; of what is done by the size of a card's cache, for one that holds a few keys."""
         (source,) = render(self.plan)
-        return source
+        return replace(source, text=re.sub(r"(?<= kCache = )\d+", "10000", source.text))
 
     @property
     def tiling(self) -> Tiling:
@@ -66,7 +71,9 @@ class Called:
 
     def __init__(self, subject: Subject, program: Loaded):
         self.variant = subject.variant
-        self.plan = subject.plan.forward
+        chosen = subject.plan.forward
+        assert isinstance(chosen, Forward | WarpgroupForward)
+        self.plan = chosen
         self.program = program
         self.completions, self.seed = "latest", 0
         self.banks = False  # whether conflicts are counted; those of the last launch, by line of the PTX
@@ -91,6 +98,8 @@ class Called:
     ) -> tuple[Tensor, Tensor]:
         if out is None:
             out = torch.full((*q.shape[:3], self.variant.value_dim), torch.nan, dtype=q.dtype)
+        if isinstance(self.plan, WarpgroupForward):
+            q, k, v = (_for_boxes(tensor) for tensor in (q, k, v))
         sink = sink if sink is None else sink.contiguous()
         p, _keep = self.packer._params(q, k, v, out, scale, sink, params, 1)
         lse = torch.full((p.shape.batch, p.shape.heads, p.shape.q_len), torch.nan)
@@ -98,8 +107,16 @@ class Called:
         memory = [_memory(name, t, False) for name, t in (("q", q), ("k", k), ("v", v))]
         memory += [_memory("o", out, True), _memory("lse", lse, True)]
         memory += [] if sink is None else [_memory("sink", sink, False)]
-        assert isinstance(self.plan, Forward)
-        self._launch("forward", p, (self.plan.threads, self.plan.shared_bytes), memory, params)
+        sizes = self.plan.threads, self.plan.shared_bytes
+        blocks = self._blocks(p)
+        if isinstance(self.plan, WarpgroupForward):
+            if self.variant.mask is not None:
+                memory += self._find_tiles(p, params)
+            rows, keys = self.plan.boxes
+            maps = [self._map(tensor, box) for tensor, box in ((q, rows), (k, keys), (v, keys))]
+            self._launch("forward", [bytes(p), *maps], min(blocks, MULTIPROCESSORS), sizes, memory, params)
+        else:
+            self._launch("forward", [bytes(p)], blocks, sizes, memory, params)
         return out, lse
 
     def tile_counts(self, q: Tensor, k: Tensor, *params: Tensor) -> Tensor:
@@ -107,30 +124,66 @@ class Called:
         named = {param.name: tensor for param, tensor in zip(self.variant.params, params, strict=True)}
         counts = torch.zeros(4, dtype=torch.int64)
         p, _keep = self.packer._params(q, k, k, q, None, None, named, 1)
-        self._launch("tile_counts", p, (128, 0), [_memory("counts", counts, True)], named, counts.data_ptr())
+        given = [bytes(p), counts.data_ptr().to_bytes(8, "little")]
+        threads = self.plan.threads
+        self._launch("tile_counts", given, self._blocks(p), (threads, 0), [_memory("counts", counts, True)], named)
         _, full, partial, _ = counts.tolist()
         self.tiles.append((full, partial))
         return counts
 
+    def _blocks(self, p: ForwardParams) -> int:
+        """Blocks of query rows, of all heads and batch entries."""
+        rows = -(-p.shape.q_len // self.plan.tile_q)
+        return int(rows * p.shape.heads * p.shape.batch)
+
+    def _find_tiles(self, p: ForwardParams, params: dict[str, Tensor]) -> list[Memory]:
+        """Has the tiles of the mask found. The memory that they are in."""
+        assert isinstance(self.plan, WarpgroupForward)
+        blocks = self._blocks(p) if self.plan.by_head else self._blocks(p) // max(p.shape.heads, 1)
+        words = blocks * max(-(-p.shape.kv_len // (32 * self.plan.tile_kv)), 1)
+        # What no kernel has written yet would be more tiles than there are.
+        self.workspace = torch.full((COUNTER_BYTES + words * self.plan.word_bytes,), 0xFF, dtype=torch.uint8)
+        p.workspace = self.workspace.data_ptr()
+        found = [_memory("tiles", self.workspace, True)]
+        self._launch("find_tiles", [bytes(p)], -(-words // 4), (128, 0), found, params)
+        return found
+
+    def _map(self, tensor: Tensor, rows: int) -> bytes:
+        """Boxes of so many rows of one head: all slabs of 64 elements, or one where the last is filled up."""
+        if self.variant.layout == "bshd":
+            tensor = tensor.transpose(1, 2)
+        if tensor.numel() == 0:  # a map must have something in it: what is not there is not asked for
+            tensor = tensor.new_zeros([max(size, 1) for size in tensor.shape])
+        batch, heads, length, dim = tensor.shape
+        # The step along an axis of one place is never taken, but has to be a possible one.
+        by_batch, by_head, by_row = (
+            step if size > 1 else 8 for size, step in zip(tensor.shape[:3], tensor.stride()[:3], strict=True)
+        )
+        if dim % 64:
+            view = tensor.as_strided((batch, heads, length, dim), (by_batch, by_head, by_row, 1))
+            return encode_tiled(view, (1, 1, rows, 64), swizzle=128)
+        steps = (by_batch, by_head, 64 if dim > 64 else 8, by_row, 1)
+        view = tensor.as_strided((batch, heads, dim // 64, length, 64), steps)
+        return encode_tiled(view, (1, 1, dim // 64, rows, 64), swizzle=128)
+
     def _launch(
         self,
         kernel: str,
-        p: ForwardParams,
+        given: list[bytes],
+        blocks: int,
         sizes: tuple[int, int],
         memory: list[Memory],
         params: dict[str, Tensor],
-        *pointers: int,
     ) -> None:
-        """As templates/include/fagen/host/launch.h does it."""
+        """As templates/include/fagen/host/launch.h does it: parameters of these bytes, so many blocks of threads, and
+        threads and shared memory of each."""
+        if blocks == 0:
+            return
         entry = self.program.entries[f"fagen_{self.variant.name}_{kernel}"]
         packed = bytearray(entry.param_bytes + 16)
-        given = [bytes(p), *(pointer.to_bytes(8, "little") for pointer in pointers)]
         for offset, size, each in zip(entry.param_offsets, entry.param_sizes, given, strict=True):
             assert size == len(each), f"{kernel} takes {size} bytes, not {len(each)}"
             packed[offset : offset + size] = each
-        blocks = -(-p.shape.q_len // self.plan.tile_q) * p.shape.heads * p.shape.batch
-        if blocks == 0:
-            return
         threads, shared = sizes
         memory = [*memory, *(_memory(name, tensor, False) for name, tensor in params.items())]
         done = launch(
@@ -155,6 +208,16 @@ def _memory(name: str, tensor: Tensor, writable: bool) -> Memory:
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     elements = 0 if tensor.numel() == 0 else last + 1
     return Memory(tensor.data_ptr(), elements * tensor.element_size(), writable, name)
+
+
+def _for_boxes(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of it where boxes cannot be cut from it: templates/include/fagen/host/arguments.h."""
+    fits = tensor.data_ptr() % 16 == 0 and tensor.stride(3) == 1
+    fits = fits and all(
+        size == 1 or (step > 0 and step % 8 == 0)
+        for size, step in zip(tensor.shape[:3], tensor.stride()[:3], strict=True)
+    )
+    return tensor if fits or tensor.numel() == 0 else tensor.contiguous().clone()
 
 
 def _subject(target: str, name: str, head_dim: int, dtype: str, tiles: Tiles, **fields: Any) -> Subject:
@@ -194,12 +257,14 @@ SUBJECTS: dict[str, Subject] = {
             value_dim=40,
             layout="bhsd",
             sink=True,
-            mask="q >= kv - 50 and (kv >= 24 or keep[b, kv - 1])",
+            mask="q >= kv - 50 and (kv >= 8 or keep[b, kv - 1])",
             score="s / 2 + slope[h] * (kv - q)",
             params=(Param("slope", "f32", ("H",)), Param("keep", "bool", ("B", "n"))),
         ),
         # Parts of params that alone decide of tiles: with several rows and columns, reaching outside on every side; of
-        # reals; as large as are looked through, and larger; of labels that are compared one by one.
+        # reals, of which those outside are equal to what they are compared with; of labels that are compared one by
+        # one, few enough to be looked through, or more. Of every other head most of a page has one label, which ends
+        # within a tile of the first batch entry, another of the second, and within a warp's rows.
         _subject(
             "sm_80",
             "parts",
@@ -207,14 +272,38 @@ SUBJECTS: dict[str, Subject] = {
             "f16",
             Tiles(q=64, kv=16, stages=2),
             align="top_left",
-            mask="start[q // 2 - 1, kv - 3] > q - 40 and weight[kv // 8 - 1] - most < 1"
-            " if h % 3 == 0 else page[h, (kv - 12) * 5461] == page[h, 45000 - q]",
+            mask="start[q // 2 - 9, kv - 3] > q // 2 - 6 and weight[kv // 8 - 1] - most < -most"
+            " if h % 3 == 0 else page[h, (kv - 12) * (381 if b == 0 else 1100)] == page[h, 16794 + q // 4]",
             params=(
-                Param("start", "i32", (56, 40)),
+                Param("start", "i32", (38, 36)),
                 Param("weight", "f32", ("n",)),
                 Param("most", "f32", ()),
-                Param("page", "i32", (4, 60000)),
+                Param("page", "i32", (4, 24000)),
             ),
+        ),
+        # Products of warpgroups, two of which take turns, fed by copies of boxes: of whole slabs, and of values a slab
+        # and a part of one. The second sees the last keys, none of those before, and the first ones, which are whole;
+        # rows far down see all that there are, and so do those of long sequences.
+        _subject(
+            "sm_90a",
+            "warpgroups",
+            64,
+            "f16",
+            Tiles(q=128, kv=16, stages=2),
+            value_dim=72,
+            mask="i >= kv and (i - kv < 16 or kv < 16 or i > 127) or q > 300",
+        ),
+        # The same without a mask, and one that multiplies alone; three stages; a score, and a sink; rows of queries and
+        # keys that are less than a slab.
+        _subject(
+            "sm_90a",
+            "alone",
+            40,
+            "bf16",
+            Tiles(q=64, kv=32, stages=3),
+            value_dim=64,
+            sink=True,
+            score="s / 2 - abs(q - kv) / 16",
         ),
     )
 }

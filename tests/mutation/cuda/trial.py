@@ -50,9 +50,21 @@ def try_unchanged(name: str) -> str:
 
 
 def try_change(file: str, text: str) -> str:
-    """How ``file`` with this text ends: a kernel on the subject that it names, a header on all."""
-    names = [file.partition(":")[2]] if ":" in file else list(SUBJECTS)
+    """How ``file`` with this text ends: a kernel on the subject that it names, a header on all that include it."""
+    names = [file.partition(":")[2]] if ":" in file else [name for name in SUBJECTS if file in headers_of(name)]
     return over_all(_try_on(SUBJECTS[name], file, text) for name in names)
+
+
+@lru_cache
+def headers_of(name: str) -> frozenset[str]:
+    """The headers that a subject's kernel includes, and those that they do, as cuda/softmax.h."""
+    found: set[str] = set()
+    texts = [SUBJECTS[name].source.text]
+    while texts:
+        included = set(re.findall(r'#include "fagen/([^"]+)"', texts.pop())) - found
+        found |= included
+        texts += [(_include / "fagen" / header).read_text() for header in included]
+    return frozenset(found)
 
 
 def _try_on(subject: Subject, file: str, changed: str) -> str:
