@@ -24,6 +24,7 @@ constexpr int kValueDim = 128;
 constexpr int kTileKv = 128;  // keys of a tile
 constexpr int kGroups = 2;  // warpgroups that multiply, 64 query rows each; one more feeds them
 constexpr int kStages = 2;  // tiles of K and V in shared memory
+constexpr int kQueryStages = 2;  // blocks of query rows in shared memory
 constexpr int kPlanned = 8;  // that are scheduled, those in shared memory among them
 
 constexpr int kTileQ = 64 * kGroups;
@@ -39,6 +40,7 @@ constexpr int kValueTiles = kValueDim / 8;
 constexpr int kSlabBytes = 128;
 constexpr int kHeadSlabs = (kHeadDim + 63) / 64;
 constexpr int kValueSlabs = (kValueDim + 63) / 64;
+constexpr int kStagedSlabs = 2;  // of a warp's rows of o, on their way
 constexpr int kQBytes = 64 * kHeadSlabs * kSlabBytes;  // of a warpgroup
 constexpr int kKBytes = kTileKv * kHeadSlabs * kSlabBytes;
 constexpr int kVBytes = kTileKv * kValueSlabs * kSlabBytes;
@@ -93,25 +95,26 @@ __device__ __forceinline__ void multiply_values(float (&o)[kValueTiles][4], cons
 
 // A tile that is needed: its first key, and what is to be known of it.
 struct Note {
-  static constexpr uint32_t kNone = TileFound::kNone, kFirst = 1 << 8, kStop = 1 << 9;
+  static constexpr uint32_t kNone = TileFound::kNone, kFirst = 1 << 8, kStop = 1 << 9, kSecond = 1 << 10;
 
   int32_t j;
   // Bit g: no pair of warpgroup g is excluded, and of kNone << g: all are. kFirst: of the block's tiles. kStop: there is none.
-  // From bit 16 on, its place in the rings.
+  // kSecond: the block's queries lie in the second of two places. From bit 16 on, the tile's place in the rings.
   uint32_t flags;
 
   __device__ __forceinline__ uint32_t stage() const { return flags >> 16; }
-  // Of a warpgroup that sees some of it, some pairs are excluded.
-  __device__ __forceinline__ bool mixed() const { return ((flags | flags / kNone) & kAllGroups) != kAllGroups; }
-  // That of the tile before.
-  __device__ __forceinline__ uint32_t stage_before() const {
-    return kStages == 2 ? stage() ^ 1 : (stage() + kStages - 1) % kStages;
+  __device__ __forceinline__ uint32_t query_stage() const { return kQueryStages == 1 ? 0 : flags / kSecond % 2; }
+  static constexpr uint32_t kScreened = 1 << 11;  // values of the block's tiles are screened
+  // Screened, and of a warpgroup that sees some of it, some pairs are excluded.
+  __device__ __forceinline__ bool mixed() const { return (flags & kScreened) != 0 && ((flags | flags / kNone) & kAllGroups) != kAllGroups; }
+  // That of the tile before, or of the one before that.
+  __device__ __forceinline__ uint32_t stage_before(bool skipped) const {
+    return kStages == 2 ? stage() ^ 1 ^ skipped : (stage() + kStages - 1 - skipped) % kStages;
   }
   // Whether another block begins with it, or there is none.
   __device__ __forceinline__ bool is_another() const { return (flags & (kFirst | kStop)) != 0; }
   __device__ __forceinline__ bool is_stop() const { return (flags & kStop) != 0; }
 };
-static_assert(kPlanned % kStages == 0, "the same place in all rings");
 // A note is read until the values of its tile are done with: those of the tile kBehind before one whose keys find room are.
 constexpr int kBehind = kStages + 2;
 static_assert(kPlanned > kBehind, "some are scheduled ahead");
@@ -125,33 +128,52 @@ struct Planned {
 // What is where in shared memory.
 class Shared {
  public:
-  static constexpr int kKeys = kGroups * kQBytes, kValues = kKeys + kStages * kKBytes;
+  static constexpr int kKeys = kQueryStages * kGroups * kQBytes, kValues = kKeys + kStages * kKBytes;
   static constexpr int kBarriers = kValues + kStages * kVBytes;
-  static constexpr int kPlans = kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes + Ring<kPlanned>::kBytes;
-  static constexpr int kFound = kPlans + 16 * kPlanned;
+  static constexpr int kPlanBarriers = kBarriers + 2 * Ring<kStages>::kBytes + Ring<kQueryStages * kGroups>::kBytes;
+  static constexpr int kPlans = kPlanBarriers + Ring<kPlanned>::kBytes;
+  static constexpr int kClean = kPlans + 16 * kPlanned;
+  static constexpr int kAgain = kClean + Ring<kStages>::kBytes + 8 * kStages;
   // Blocks of rows that are noted. While one is finished or mended, the keys of the next block's first tile may have been
   // given back, and as many tiles after it scheduled as there are plans.
   static constexpr int kBlocks = 2 * kPlanned;
-  static constexpr int kBlockNotes = kFound + 16 * kStages;
-  static constexpr int kBytes = kBlockNotes + 16 * kBlocks;
+  static constexpr int kBlockNotes = kAgain + 16;
+  static constexpr int kStaging = (kBlockNotes + 16 * kBlocks + 127) / 128 * 128;  // as swizzles ask for
+  static constexpr int kBytes = kStaging + 4 * kGroups * kStagedSlabs * kStagedBytes;
+  static_assert(kClean % 16 == 0 && kBlockNotes % 16 == 0 && kBlocks <= 32, "vectors, and bits of a word");
 
   __device__ __forceinline__ explicit Shared(uint32_t start) : start_(start) {}
 
-  __device__ __forceinline__ uint32_t queries(int group) const { return start_ + group * kQBytes; }
+  __device__ __forceinline__ uint32_t queries(uint32_t place) const { return start_ + place * kQBytes; }
   __device__ __forceinline__ uint32_t keys(uint32_t stage) const { return start_ + kKeys + stage * kKBytes; }
   __device__ __forceinline__ uint32_t values(uint32_t stage) const { return start_ + kValues + stage * kVBytes; }
 
-  // The rings of tiles; that of queries has a place for each warpgroup.
+  // The rings of tiles; that of queries has a place for each warpgroup, in each of its stages.
   __device__ __forceinline__ Ring<kStages> of_keys() const { return {start_ + kBarriers}; }
   __device__ __forceinline__ Ring<kStages> of_values() const { return {start_ + kBarriers + Ring<kStages>::kBytes}; }
-  __device__ __forceinline__ Ring<kGroups> of_queries() const { return {start_ + kBarriers + 2 * Ring<kStages>::kBytes}; }
-  __device__ __forceinline__ Ring<kPlanned> of_plans() const {
-    return {start_ + kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes};
+  __device__ __forceinline__ Ring<kQueryStages * kGroups> of_queries() const {
+    return {start_ + kBarriers + 2 * Ring<kStages>::kBytes};
   }
-  // Of a tile of values of which the mask excludes some pairs: whether some were no finite numbers, a word of each
-  // screener, and the barrier that says they have been seen to.
-  __device__ __forceinline__ uint32_t found(uint32_t stage) const { return start_ + kFound + 16 * stage; }
-  __device__ __forceinline__ uint32_t clean(uint32_t stage) const { return found(stage) + 8; }
+  __device__ __forceinline__ static uint32_t place_of_queries(uint32_t stage, int group) { return stage * kGroups + group; }
+  __device__ __forceinline__ Ring<kPlanned> of_plans() const { return {start_ + kPlanBarriers}; }
+  // Of a tile of values of which the mask excludes some pairs: the barriers that say they have been seen to, and that the
+  // words are read, and whether some were no finite numbers, a word of each screener.
+  __device__ __forceinline__ Ring<kStages> of_clean() const { return {start_ + kClean}; }
+  __device__ __forceinline__ uint32_t found(uint32_t stage) const {
+    return start_ + kClean + Ring<kStages>::kBytes + 8 * stage;
+  }
+
+  // Blocks of rows that are to be multiplied again, with values screened: a bit of each. By one lane.
+  __device__ __forceinline__ void ask_again(uint32_t number) const { ptx::or_shared(start_ + kAgain, 1u << number); }
+  __device__ __forceinline__ uint32_t take_again() const { return ptx::exchange_shared(start_ + kAgain, 0); }
+  __device__ __forceinline__ void forget_again() const { ptx::st_shared_4(start_ + kAgain, 0); }
+  // By all threads, when there is nothing left to be done but those.
+  __device__ __forceinline__ bool another_round() const {
+    ptx::sync_block();
+    const bool more = ptx::ld_shared_4(start_ + kAgain) != 0;
+    if (more) ptx::sync_block();  // all have read it
+    return more;
+  }
 
   __device__ __forceinline__ void plan(uint32_t number, const Planned& tile) const {
     ptx::st_shared_16(start_ + kPlans + 16 * number, make_uint4(tile.note.j, tile.note.flags, tile.hk, tile.b));
@@ -166,6 +188,11 @@ class Shared {
     return {static_cast<int32_t>(x), __shfl_sync(~0u, static_cast<uint32_t>(x >> 32), 0)};
   }
 
+  // Where a warp that multiplies has its rows of o.
+  __device__ __forceinline__ uint32_t staging(int warp) const {
+    return start_ + kStaging + warp * kStagedSlabs * kStagedBytes;
+  }
+
   __device__ __forceinline__ void note_block(uint32_t number, const Block& block) const {
     ptx::st_shared_16(start_ + kBlockNotes + 16 * number, make_uint4(block.b, block.h, block.i, block.rows));
   }
@@ -177,7 +204,7 @@ class Shared {
  private:
   uint32_t start_;
 };
-static_assert(Shared::kBytes == 164480, "what the launch asks for");
+static_assert(Shared::kBytes == 230144, "what the launch asks for");
 
 // The blocks of query rows that there are, of a head and of all.
 __device__ __forceinline__ uint32_t row_blocks(const ForwardParams& p) {
@@ -193,8 +220,10 @@ __device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work)
   uint32_t heads = static_cast<uint32_t>(p.shape.heads), blocks = row_blocks(p);
   ptx::hide(heads), ptx::hide(blocks);  // what divides by them is not to be kept in registers from block to block
   const uint32_t all = heads * static_cast<uint32_t>(p.shape.batch), group = heads / static_cast<uint32_t>(p.shape.kv_heads);
+  // A section of short rows has blocks for two rounds: what comes from memory is read beside what the cache has.
+  const int64_t fit = least(kCache / kKeyBytes / greatest(p.shape.kv_len, 1), 2 * int64_t{gridDim.x} / blocks / group);
   // Sections are as large as one another: the last one too ends with what is short.
-  const uint32_t held = static_cast<uint32_t>(greatest(least(kCache / kKeyBytes / greatest(p.shape.kv_len, 1), all / group), 1));
+  const uint32_t held = static_cast<uint32_t>(greatest(least(fit, all / group), 1));
   const uint32_t sections = (all / group + held - 1) / held, most = (all / group + sections - 1) / sections * group;
   const uint32_t section = work / (blocks * most), first = section * most;
   const uint32_t rest = work - first * blocks, some = all - first < most ? all - first : most;
@@ -285,41 +314,74 @@ __device__ __forceinline__ TileWord<kGroups>* stored_words(const ForwardParams& 
 // mask admits takes longer than a tile may. No other warp reads what the kernel before this one has left.
 class Scheduler {
  public:
-  __device__ __forceinline__ Scheduler(const ForwardParams& p, const Shared& shared) : p_(p), shared_(shared) {}
+  __device__ __forceinline__ Scheduler(const ForwardParams& p, const Shared& shared) : p_(p), shared_(shared) {
+    ptx::wait_for_last();  // for the tiles that it finds
+  }
 
   __device__ __forceinline__ void run() {
     const ForwardParams& p = p_;
-    ptx::wait_for_last();  // for the tiles that it finds
-    for (uint32_t work = blockIdx.x; work < works(p); work = next_work(p, work), block_.next()) {
-      const Block block = block_of(p, work);
-      const int32_t hk = key_head(p, block.h);
-      StoredTiles<kGroups> tiles(stored_words(p, block), tile_words(p));
+    for (;; block_.next()) {
       shared_.of_plans().wait_empty(plans_);  // then there is a place for the block too
+      Block block;
+      uint32_t flags = 0;
+      // Those that are to be multiplied again come first: there is a bit for each block that may be under way, not more.
+      if (again_ == 0) again_ = take_again();
+      if (again_ != 0) {
+        block = shared_.block(oldest_again());
+        flags = Note::kScreened;
+      } else {
+        if (begun_) work_ = next_work(p, work_);  // no sooner than it is needed: others may be free before
+        begun_ = true;
+        if (work_ >= works(p)) break;
+        block = block_of(p, work_);
+      }
+      const int32_t hk = key_head(p, block.h);
+      flags |= block_.stage() % kQueryStages * Note::kSecond;
+      StoredTiles<kGroups> tiles(stored_words(p, block), tile_words(p));
       if (lane_id() == 0) shared_.note_block(block_.stage(), block);
       TileFound found = tiles.take();
       // Rows that see no key at all visit a tile all the same, one past the end, which no warpgroup sees anything of.
       if (found.tile < 0) found = {static_cast<int>(p.shape.kv_len) / kTileKv + 1, kSeenByNone};
-      for (uint32_t first = Note::kFirst; found.tile >= 0; first = 0, found = tiles.take()) {
+      for (flags |= Note::kFirst; found.tile >= 0; flags &= ~Note::kFirst, found = tiles.take()) {
         shared_.of_plans().wait_empty(plans_);
-        if (lane_id() == 0) put(found.tile * kTileKv, found.flags | first, hk, block.b);
-        __syncwarp();
-        plans_.next();
+        put(found.tile * kTileKv, found.flags | flags, hk, block.b);
+        tiles_.next();
       }
     }
-    shared_.of_plans().wait_empty(plans_);
-    if (lane_id() == 0) put(0, Note::kStop, 0, 0);
+    put(0, Note::kStop, 0, 0);
   }
 
  private:
-  __device__ __forceinline__ void put(int32_t j, uint32_t flags, int32_t hk, int32_t b) const {
-    shared_.plan(plans_.stage(), { {j, flags | plans_.stage() % kStages << 16}, hk, b});
-    ptx::mbarrier_arrive(shared_.of_plans().full(plans_.stage()));
+  __device__ __forceinline__ void put(int32_t j, uint32_t flags, int32_t hk, int32_t b) {
+    if (lane_id() == 0) {
+      shared_.plan(plans_.stage(), { {j, flags | tiles_.stage() << 16}, hk, b});
+      ptx::mbarrier_arrive(shared_.of_plans().full(plans_.stage()));
+    }
+    __syncwarp();
+    plans_.next();
+  }
+  __device__ __forceinline__ uint32_t take_again() const {
+    uint32_t taken = 0;
+    if (lane_id() == 0) taken = shared_.take_again();
+    return __shfl_sync(~0u, taken, 0);
+  }
+  // Of the blocks in again_ the one that was noted first: its place is needed soonest.
+  __device__ __forceinline__ uint32_t oldest_again() {
+    Turn<Shared::kBlocks> at = block_;
+#pragma unroll 1
+    while ((again_ >> at.stage() & 1) == 0) at.next();
+    again_ &= ~(1u << at.stage());
+    return at.stage();
   }
 
   const ForwardParams& p_;
   const Shared shared_;
+  uint32_t work_ = blockIdx.x;
+  bool begun_ = false;
   Turn<kPlanned> plans_;
+  Turn<kStages> tiles_;
   Turn<Shared::kBlocks> block_;
+  uint32_t again_ = 0;  // blocks to be multiplied again, a bit of each
 };
 
 // A thread that has planned tiles copied.
@@ -342,6 +404,12 @@ class Feeder {
       }
       send_values(before);
     }
+    // For another round: what all have read by then, and what says that there is no tile.
+    for (; sent_ >= 0; --sent_) {
+      ptx::mbarrier_arrive(shared_.of_plans().empty(read_.stage()));
+      read_.next();
+    }
+    sent_ = 0;
   }
 
  private:
@@ -378,10 +446,10 @@ class Feeder {
     const Block block = shared_.block(block_.stage());
 #pragma unroll 1
     for (int group = 0; group < kGroups; ++group) {
-      const uint32_t full = shared_.of_queries().full(group);
-      ptx::mbarrier_wait(shared_.of_queries().empty(group), queries_.parity() ^ 1);
+      const uint32_t place = Shared::place_of_queries(queries_.stage(), group), full = shared_.of_queries().full(place);
+      ptx::mbarrier_wait(shared_.of_queries().empty(place), queries_.parity() ^ 1);
       ptx::mbarrier_arrive_expect(full, kQBytes);
-      copy_rows<kHeadDim>(shared_.queries(group), 64, q_, full, block.i + 64 * group, block.h, tile.b);
+      copy_rows<kHeadDim>(shared_.queries(place), 64, q_, full, block.i + 64 * group, block.h, tile.b);
     }
     queries_.next();
     block_.next();
@@ -392,37 +460,52 @@ class Feeder {
   Turn<kPlanned> plans_, read_;  // those that all have
   int sent_ = 0;                 // tiles of keys, up to kBehind
   Turn<kStages> keys_, values_;
-  Turn<1> queries_;
+  Turn<kQueryStages> queries_;
   Turn<Shared::kBlocks> block_;
 };
 
-// Where the mask excludes pairs, values that are no finite numbers must not meet weights: 0 times NaN is NaN. A warp puts
-// zeros in their place, in its part of the tile.
-__device__ __forceinline__ void screen(const Shared& shared, int screener) {
-  Turn<kPlanned> plan;
-  Turn<kStages> turn, mixed;
-  for (;; plan.next(), turn.next()) {
-    shared.of_plans().wait_full(plan);
-    const Note note = shared.note(plan.stage());
-    if (note.is_stop()) return;
-    shared.of_values().wait_full(turn);
+// A warp that looks at values, where the mask excludes pairs, of a block whose sums were no finite numbers: such values must
+// not meet weights, since 0 times NaN is NaN. It puts zeros in their place, in its part of the tile.
+class Screener {
+ public:
+  __device__ __forceinline__ Screener(const Shared& shared, int number) : shared_(shared), number_(number) {}
+
+  __device__ __forceinline__ void run() {
+    for (bool stop = false; !stop; plans_.next()) {
+      shared_.of_plans().wait_full(plans_);
+      const Note note = shared_.note(plans_.stage());
+      stop = note.is_stop();
+      if (!stop) see_to(note);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void see_to(const Note& note) {
+    shared_.of_values().wait_full(values_);
     if (note.mixed()) {
       const bool found =
-          remove_nonfinite<Element>(kVBytes / 16, 32 * screener + lane_id(), 32 * kScreeners,
-                                    [values = shared.values(turn.stage())](int at) { return values + 16 * at; });
+          remove_nonfinite<Element>(kVBytes / 16, 32 * number_ + lane_id(), 32 * kScreeners,
+                                    [values = shared_.values(values_.stage())](int at) { return values + 16 * at; });
       if (found) ptx::fence_proxy();  // products read them by another way
       const bool any = __any_sync(~0u, found);
+      shared_.of_clean().wait_empty(mixed_);
       __syncwarp();
       if (lane_id() == 0) {
-        ptx::st_shared_4(shared.found(mixed.stage()) + 4 * screener, any);
-        ptx::mbarrier_arrive(shared.clean(mixed.stage()));
+        ptx::st_shared_4(shared_.found(mixed_.stage()) + 4 * number_, any);
+        ptx::mbarrier_arrive(shared_.of_clean().full(mixed_.stage()));
       }
-      mixed.next();
+      mixed_.next();
     }
     __syncwarp();
-    if (lane_id() == 0) ptx::mbarrier_arrive(shared.of_values().empty(turn.stage()));
+    if (lane_id() == 0) ptx::mbarrier_arrive(shared_.of_values().empty(values_.stage()));
+    values_.next();
   }
-}
+
+  const Shared shared_;
+  const int number_;
+  Turn<kPlanned> plans_;
+  Turn<kStages> values_, mixed_;
+};
 
 // The score of one pair.
 __device__ __forceinline__ float score_of(const ForwardParams& p, const Block& at, int row, int column) {
@@ -465,26 +548,36 @@ __device__ __forceinline__ void mend_rows(const ForwardParams& p, const Block& p
     }
 }
 
-// Divides the sums of a warp's rows by the totals, and writes o and lse.
-__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax, Sums& o) {
+// Divides the sums of a warp's rows by the totals, and writes o and lse. Whether sums were no finite numbers.
+__device__ __forceinline__ bool write_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax, Sums& o,
+                                           uint32_t staging) {
   const int lane = lane_id();
   float* const lse = p.lse + (static_cast<int64_t>(part.b) * p.shape.heads + part.h) * p.shape.q_len + part.i;
+  const float total[2] = {sum_of_row(softmax.total[0]), sum_of_row(softmax.total[1])};
   float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float total = sum_of_row(softmax.total[half]);
-    factor[half] = total == 0.0f ? 0.0f : ptx::rcp(total);
+    factor[half] = total[half] == 0.0f ? 0.0f : ptx::rcp(total[half]);
     if (lane % 4 == 0 && lane / 4 + 8 * half < part.rows)
       lse[lane / 4 + 8 * half] =
-          total == 0.0f ? -kInfinity : (softmax.reference[half] * 1.0f + log2f(total)) * kLn2;
-    if (total == 0.0f) {
-      // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
-#pragma unroll
-      for (int n = 0; n < kValueTiles; ++n) o[n][2 * half] = 0.0f, o[n][2 * half + 1] = 0.0f;
-    }
-    limit_means<Element>(o, half, factor[half]);
+          total[half] == 0.0f ? -kInfinity : (softmax.reference[half] * 1.0f + log2f(total[half])) * kLn2;
   }
-  store_fragments<Element>(RowsOf<Element::Type>::of(p.o, part.b, part.h), part.i, part.rows, o, factor);
+  const auto to = RowsOf<Element::Type>::of(p.o, part.b, part.h);
+  bool lost = false;
+  for (bool again = false;; again = true) {
+    const bool finite = store_fragments<Element, kStagedSlabs>(to, part.i, part.rows, staging, o, factor);
+    if (again || __all_sync(~0u, finite)) return lost;
+    // Seldom: sums are looked at, and all is written once more.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      lost |= total[half] != 0.0f && !all_finite(o, half);
+      // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
+      if (total[half] == 0.0f) clear(o, half);
+      limit_means<Element>(o, half, factor[half]);
+    }
+    lost = __any_sync(~0u, lost);
+    __syncwarp();
+  }
 }
 
 // A warpgroup that multiplies: scores of the next tile beside sums of this one, of whichever blocks they are.
@@ -505,8 +598,22 @@ class Multiplier {
     for (Note after{};; now = next, next = after) {
       plans_.next();
       next.flags = __shfl_sync(~0u, next.flags, 0);  // they are one for all lanes, which the compiler forgets in the loop
-      ptx::sync_named<256>(1 + group_);
       const bool pending = (now.flags & none) == 0;  // weights of `now`, whose sums are to be started
+      bool skipped = false;
+      // A tile that these rows see nothing of, between two that they see, is passed over here: else products would pause.
+      if (pending && (next.flags & (none | Note::kStop | Note::kScreened)) == none) {
+        after = peek();
+        if ((after.flags & (none | Note::kStop | Note::kFirst)) == 0) {
+          skipped = true;
+      ptx::sync_named<256>(1 + group_);
+        pass_turn();
+          shared_.of_keys().wait_full(keys_);
+          release_keys();
+          plans_.next();
+          next = {after.j, after.flags | (next.flags & Note::kFirst)};
+        }
+      }
+      ptx::sync_named<256>(1 + group_);
       const bool first = (next.flags & Note::kFirst) != 0;
       fresh |= first;
       if (pending && (next.flags & (none | Note::kStop)) == 0
@@ -515,10 +622,9 @@ class Multiplier {
         start_scores(next, first, x);
       pass_turn();
         after = peek();  // while products are under way
-        // A tile that is whole for these rows, and neither its block's first, which makes the reference, nor its last, after
-        // which other queries come.
-        const bool usual = softmax.settled() && (next.flags & (whole | Note::kFirst)) == whole && !after.is_another();
-        start_sums(now, next.stage_before(), weights, o);
+        // A tile that is whole for these rows, and not its block's first, which makes the reference.
+        const bool usual = softmax.settled() && (next.flags & (whole | Note::kFirst)) == whole;
+        start_sums(now, next.stage_before(skipped), weights, o);
         ptx::wait_for_products<1>();
         ptx::settle(x[0]);
         if (first) block_.next();
@@ -526,15 +632,16 @@ class Multiplier {
           // One row after the other: the sums are waited for, and the first is packed, beside the second's exponentials.
           float sums[2];
           sums[0] = softmax.weigh<0>(x[0], scale_of(p_));
-          ptx::compute_here(sums[0], shared_.queries(group_));
+          ptx::compute_here(sums[0], -p_.unit, shared_.keys(0));
           end_sums(o);
           pack<0>(weights, x);
+          ptx::compute_later(softmax.reference[1], sums[0], -p_.unit, shared_.keys(0));
           sums[1] = softmax.weigh<1>(x[0], scale_of(p_));
           pack<1>(weights, x);
           if (!softmax.take(sums, most_of(p_))) weigh_anew(softmax, x, sums, weights, o, next);
-          release_keys();
+          release_keys(next, after);
         } else {
-          release_keys(after);
+          release_keys(next, after);
           const RowSoftmax before = softmax;
           if (first) start(softmax);
           exclude(x, next);
@@ -544,11 +651,15 @@ class Multiplier {
           });
           pack<1>(weights, x);
           if (first) {
-            finish(block_.before(), before, o);
+            finish(block_.before(), now, before, o);
             mend_due_ = mend_.last != 0;  // by the next round: its loops are not to stand beside products
           } else if (softmax.grown()) {
             softmax.rescale(o);
           }
+        }
+        if (skipped) {
+          shared_.of_values().wait_full(values_);
+          release_values();
         }
         opened_ = first, fresh = false;
       } else {
@@ -558,12 +669,12 @@ class Multiplier {
         if (mend_due_) mend(block_.before());
         mend_due_ = false;
         if (pending) {
-          start_sums(now, next.stage_before(), weights, o);
+          start_sums(now, next.stage_before(skipped), weights, o);
           end_sums(o);
         }
         if (next.is_another()) {
           if ((now.flags & Note::kStop) == 0) {
-            finish(block_.stage(), softmax, o);
+            finish(block_.stage(), now, softmax, o);
             if (mend_.last != 0) mend(block_.stage());
             block_.next();
           }
@@ -575,7 +686,7 @@ class Multiplier {
           start_scores(next, fresh, x);
           ptx::wait_for_products<0>();
           ptx::settle(x[0]);
-          release_keys(after);
+          release_keys(next, after);
           exclude(x, next);
           softmax.weigh_by_largest(x[0], scale_of(p_), own_barrier(), [] {});
           if (!fresh && softmax.grown()) softmax.rescale(o);
@@ -584,10 +695,10 @@ class Multiplier {
         } else {
           shared_.of_keys().wait_full(keys_);
           if (fresh && after.is_another()) see_nothing(o);
-          release_keys(after);
+          release_keys(next, after);
           shared_.of_values().wait_full(values_);
           release_values();
-          if (next.mixed()) mixed_.next();
+          if (next.mixed()) pass_mixed();
         }
       }
     }
@@ -601,6 +712,11 @@ class Multiplier {
   // Warpgroups take turns in starting products: while one multiplies, another has its exponentials computed.
   __device__ __forceinline__ void pass_turn() const { ptx::arrive_named<256>(1 + (group_ + 1) % kGroups); }
 
+  // Where the queries of a tile's block are.
+  __device__ __forceinline__ uint32_t place_of_queries(const Note& note) const {
+    return Shared::place_of_queries(note.query_stage(), group_);
+  }
+
   // The next tile that is planned.
   __device__ __forceinline__ Note peek() const {
     shared_.of_plans().wait_full(plans_);
@@ -609,7 +725,7 @@ class Multiplier {
 
   // These rows see none of a block's tiles: zeros.
   __device__ __forceinline__ void see_nothing(Sums& o) {
-    ptx::mbarrier_wait(shared_.of_queries().full(group_), queries_.parity());
+    ptx::mbarrier_wait(shared_.of_queries().full(Shared::place_of_queries(queries_.stage(), group_)), queries_.parity());
     queries_.next();
 #pragma unroll
     for (int n = 0; n < kValueTiles; ++n)
@@ -620,10 +736,10 @@ class Multiplier {
   // x = q · k of a tile, the first of its block that is multiplied or not. Where it lies is told by its note, which the
   // compiler knows to be one for all lanes: it is where `keys_` stands too.
   __device__ __forceinline__ void start_scores(const Note& note, bool opens, Scores& x) {
-    const uint32_t queries = shared_.queries(group_), keys = shared_.keys(note.stage());
+    const uint32_t place = place_of_queries(note), queries = shared_.queries(place), keys = shared_.keys(note.stage());
     shared_.of_keys().wait_full(keys_);
     if (opens) {
-      ptx::mbarrier_wait(shared_.of_queries().full(group_), queries_.parity());
+      ptx::mbarrier_wait(shared_.of_queries().full(place), queries_.parity());
       queries_.next();
       // The largest score of a row is that of the largest q · k: of a scale below kLeastUnit, q takes the sign and what
       // the unit has too much.
@@ -649,12 +765,12 @@ class Multiplier {
                                              Sums& o) {
     shared_.of_values().wait_full(values_);
     if (note.mixed()) {
-      ptx::mbarrier_wait(shared_.clean(mixed_.stage()), mixed_.parity());
+      shared_.of_clean().wait_full(mixed_);
       if (__any_sync(~0u, ptx::ld_shared_8(shared_.found(mixed_.stage())) != 0)) {
         mend_.first = note.j;
         mend_.last = mend_.last < note.j + kTileKv ? note.j + kTileKv : mend_.last;
       }
-      mixed_.next();
+      pass_mixed();
     }
     const uint64_t v = ptx::columns_operand(shared_.values(stage), kTileKv * kSlabBytes);
     ptx::fence_products();
@@ -669,10 +785,10 @@ class Multiplier {
     ptx::mbarrier_arrive_if(lane_id() == 0, shared_.of_keys().empty(keys_.stage()));
     keys_.next();
   }
-  // If the tile after is another block's, the queries too.
-  __device__ __forceinline__ void release_keys(const Note& after) {
+  // Of a tile; if the one after it is another block's, the queries too.
+  __device__ __forceinline__ void release_keys(const Note& note, const Note& after) {
     release_keys();
-    ptx::mbarrier_arrive_if(after.is_another() && lane_id() == 0, shared_.of_queries().empty(group_));
+    ptx::mbarrier_arrive_if(after.is_another() && lane_id() == 0, shared_.of_queries().empty(place_of_queries(note)));
   }
   __device__ __forceinline__ void end_sums(Sums& o) {
     ptx::wait_for_products<0>();
@@ -697,7 +813,7 @@ class Multiplier {
   __device__ __forceinline__ void weigh_anew(RowSoftmax& softmax, Scores& x, const float (&sums)[2],
                                              uint32_t (&weights)[2 * kKeyTiles], Sums& o, const Note& next) const {
     if (!softmax.raise(x[0], sums, most_of(p_), scale_of(p_))) {
-      multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(group_) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
+      multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(place_of_queries(next)) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
                                           shared_.keys(keys_.stage()), kTileKv * kSlabBytes);
       softmax.weigh_by_largest(x[0], scale_of(p_));
     }
@@ -725,9 +841,20 @@ class Multiplier {
     return part;
   }
 
-  __device__ __forceinline__ void finish(uint32_t block, const RowSoftmax& softmax, Sums& o) const {
-    write_rows(p_, part_of_block(block), softmax, o);
+  // A block of rows, of which `last` is a tile.
+  __device__ __forceinline__ void finish(uint32_t block, const Note& last, const RowSoftmax& softmax, Sums& o) const {
+    const uint32_t staging = shared_.staging(4 * group_ + warp_id() % 4);
+    // Values that are no finite numbers may have met weights of pairs that the mask excludes.
+    const bool lost = write_rows(p_, part_of_block(block), softmax, o, staging);
+    if (lost && (last.flags & Note::kScreened) == 0 && lane_id() == 0) shared_.ask_again(block);
   }
+  // A tile's words are read, or of no use.
+  __device__ __forceinline__ void pass_mixed() {
+    __syncwarp();
+    ptx::mbarrier_arrive_if(lane_id() == 0, shared_.of_clean().empty(mixed_.stage()));
+    mixed_.next();
+  }
+
   __device__ __forceinline__ void mend(uint32_t block) {
     mend_rows(p_, part_of_block(block), mend_);
     mend_ = KeysToMend{};
@@ -739,7 +866,7 @@ class Multiplier {
   bool opened_ = false;  // the weights that wait are of the block's first tile: its sums begin at 0
   Turn<kPlanned> plans_;
   Turn<kStages> keys_, values_;
-  Turn<1> queries_;
+  Turn<kQueryStages> queries_;
   Turn<Shared::kBlocks> block_;  // of rows, that the scores are of
   Turn<kStages> mixed_;  // tiles that are
   KeysToMend mend_;
@@ -761,19 +888,37 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
     shared.of_values().make(1, 4 * kGroups + kScreeners);
     shared.of_queries().make(1, 4);
     shared.of_plans().make(1, 1);
-    for (uint32_t stage = 0; stage < kStages; ++stage) ptx::mbarrier_init(shared.clean(stage), kScreeners);
+    shared.of_clean().make(kScreeners, 4 * kGroups);
+    shared.forget_again();
     ptx::fence_mbarrier_init();
   }
   ptx::sync_block();
   const int warp = __shfl_sync(~0u, warp_id(), 0);
   if (warp < 4) {
     ptx::give_up_registers<40>();
-    if (warp == 0 && lane_id() == 0) Feeder(q, k, v, shared).run();
-    if (warp == 1) Scheduler(p, shared).run();
-    if (warp >= 2) screen(shared, warp - 2);
+    if (warp == 0) {
+      Feeder feeder(q, k, v, shared);
+      do {
+        if (lane_id() == 0) feeder.run();
+        __syncwarp();
+      } while (shared.another_round());
+    } else if (warp == 1) {
+      Scheduler scheduler(p, shared);
+      do {
+        scheduler.run();
+      } while (shared.another_round());
+    } else {
+      Screener screener(shared, warp - 2);
+      do {
+        screener.run();
+      } while (shared.another_round());
+    }
   } else {
     ptx::take_registers<232>();
-    Multiplier(p, shared, warp / 4 - 1).run();
+    Multiplier multiplier(p, shared, warp / 4 - 1);
+    do {
+      multiplier.run();
+    } while (shared.another_round());
   }
 }
 

@@ -21,9 +21,10 @@ using Element = F16;  // of q, k, v and o in memory
 
 constexpr int kHeadDim = 72;
 constexpr int kValueDim = 104;
-constexpr int kTileKv = 192;  // keys of a tile
+constexpr int kTileKv = 128;  // keys of a tile
 constexpr int kGroups = 2;  // warpgroups that multiply, 64 query rows each; one more feeds them
 constexpr int kStages = 2;  // tiles of K and V in shared memory
+constexpr int kQueryStages = 2;  // blocks of query rows in shared memory
 constexpr int kPlanned = 8;  // that are scheduled, those in shared memory among them
 
 constexpr int kTileQ = 64 * kGroups;
@@ -37,6 +38,7 @@ constexpr int kValueTiles = kValueDim / 8;
 constexpr int kSlabBytes = 128;
 constexpr int kHeadSlabs = (kHeadDim + 63) / 64;
 constexpr int kValueSlabs = (kValueDim + 63) / 64;
+constexpr int kStagedSlabs = 2;  // of a warp's rows of o, on their way
 constexpr int kQBytes = 64 * kHeadSlabs * kSlabBytes;  // of a warpgroup
 constexpr int kKBytes = kTileKv * kHeadSlabs * kSlabBytes;
 constexpr int kVBytes = kTileKv * kValueSlabs * kSlabBytes;
@@ -88,14 +90,14 @@ __device__ __forceinline__ auto pair_test(const ForwardParams& p, const Block& a
   return [&p, at](int row, int column) { return admits(p, at, row, column); };
 }
 
-// x (+)= q · k of 64 rows and 192 keys, 16 elements of each, both in shared memory.
+// x (+)= q · k of 64 rows and 128 keys, 16 elements of each, both in shared memory.
 __device__ __forceinline__ void multiply_keys(float (&x)[kKeyTiles][4], uint64_t q, uint64_t k, uint32_t accumulate) {
   asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %98, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 "
-      "{ %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95 }, "
-      "%96, %97, p, 1, 1, 0, 0; }"
-      : "+f"(x[0][0]), "+f"(x[0][1]), "+f"(x[0][2]), "+f"(x[0][3]), "+f"(x[1][0]), "+f"(x[1][1]), "+f"(x[1][2]), "+f"(x[1][3]), "+f"(x[2][0]), "+f"(x[2][1]), "+f"(x[2][2]), "+f"(x[2][3]), "+f"(x[3][0]), "+f"(x[3][1]), "+f"(x[3][2]), "+f"(x[3][3]), "+f"(x[4][0]), "+f"(x[4][1]), "+f"(x[4][2]), "+f"(x[4][3]), "+f"(x[5][0]), "+f"(x[5][1]), "+f"(x[5][2]), "+f"(x[5][3]), "+f"(x[6][0]), "+f"(x[6][1]), "+f"(x[6][2]), "+f"(x[6][3]), "+f"(x[7][0]), "+f"(x[7][1]), "+f"(x[7][2]), "+f"(x[7][3]), "+f"(x[8][0]), "+f"(x[8][1]), "+f"(x[8][2]), "+f"(x[8][3]), "+f"(x[9][0]), "+f"(x[9][1]), "+f"(x[9][2]), "+f"(x[9][3]), "+f"(x[10][0]), "+f"(x[10][1]), "+f"(x[10][2]), "+f"(x[10][3]), "+f"(x[11][0]), "+f"(x[11][1]), "+f"(x[11][2]), "+f"(x[11][3]), "+f"(x[12][0]), "+f"(x[12][1]), "+f"(x[12][2]), "+f"(x[12][3]), "+f"(x[13][0]), "+f"(x[13][1]), "+f"(x[13][2]), "+f"(x[13][3]), "+f"(x[14][0]), "+f"(x[14][1]), "+f"(x[14][2]), "+f"(x[14][3]), "+f"(x[15][0]), "+f"(x[15][1]), "+f"(x[15][2]), "+f"(x[15][3]), "+f"(x[16][0]), "+f"(x[16][1]), "+f"(x[16][2]), "+f"(x[16][3]), "+f"(x[17][0]), "+f"(x[17][1]), "+f"(x[17][2]), "+f"(x[17][3]), "+f"(x[18][0]), "+f"(x[18][1]), "+f"(x[18][2]), "+f"(x[18][3]), "+f"(x[19][0]), "+f"(x[19][1]), "+f"(x[19][2]), "+f"(x[19][3]), "+f"(x[20][0]), "+f"(x[20][1]), "+f"(x[20][2]), "+f"(x[20][3]), "+f"(x[21][0]), "+f"(x[21][1]), "+f"(x[21][2]), "+f"(x[21][3]), "+f"(x[22][0]), "+f"(x[22][1]), "+f"(x[22][2]), "+f"(x[22][3]), "+f"(x[23][0]), "+f"(x[23][1]), "+f"(x[23][2]), "+f"(x[23][3])
+      "{ .reg .pred p; setp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+      "{ %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63 }, "
+      "%64, %65, p, 1, 1, 0, 0; }"
+      : "+f"(x[0][0]), "+f"(x[0][1]), "+f"(x[0][2]), "+f"(x[0][3]), "+f"(x[1][0]), "+f"(x[1][1]), "+f"(x[1][2]), "+f"(x[1][3]), "+f"(x[2][0]), "+f"(x[2][1]), "+f"(x[2][2]), "+f"(x[2][3]), "+f"(x[3][0]), "+f"(x[3][1]), "+f"(x[3][2]), "+f"(x[3][3]), "+f"(x[4][0]), "+f"(x[4][1]), "+f"(x[4][2]), "+f"(x[4][3]), "+f"(x[5][0]), "+f"(x[5][1]), "+f"(x[5][2]), "+f"(x[5][3]), "+f"(x[6][0]), "+f"(x[6][1]), "+f"(x[6][2]), "+f"(x[6][3]), "+f"(x[7][0]), "+f"(x[7][1]), "+f"(x[7][2]), "+f"(x[7][3]), "+f"(x[8][0]), "+f"(x[8][1]), "+f"(x[8][2]), "+f"(x[8][3]), "+f"(x[9][0]), "+f"(x[9][1]), "+f"(x[9][2]), "+f"(x[9][3]), "+f"(x[10][0]), "+f"(x[10][1]), "+f"(x[10][2]), "+f"(x[10][3]), "+f"(x[11][0]), "+f"(x[11][1]), "+f"(x[11][2]), "+f"(x[11][3]), "+f"(x[12][0]), "+f"(x[12][1]), "+f"(x[12][2]), "+f"(x[12][3]), "+f"(x[13][0]), "+f"(x[13][1]), "+f"(x[13][2]), "+f"(x[13][3]), "+f"(x[14][0]), "+f"(x[14][1]), "+f"(x[14][2]), "+f"(x[14][3]), "+f"(x[15][0]), "+f"(x[15][1]), "+f"(x[15][2]), "+f"(x[15][3])
       : "l"(q), "l"(k), "r"(accumulate));
 }
 
@@ -113,23 +115,23 @@ __device__ __forceinline__ void multiply_values(float (&o)[kValueTiles][4], cons
 
 // A tile that is needed: its first key, and what is to be known of it.
 struct Note {
-  static constexpr uint32_t kNone = TileFound::kNone, kFirst = 1 << 8, kStop = 1 << 9;
+  static constexpr uint32_t kNone = TileFound::kNone, kFirst = 1 << 8, kStop = 1 << 9, kSecond = 1 << 10;
 
   int32_t j;
   // Bit g: no pair of warpgroup g is excluded, and of kNone << g: all are. kFirst: of the block's tiles. kStop: there is none.
-  // From bit 16 on, its place in the rings.
+  // kSecond: the block's queries lie in the second of two places. From bit 16 on, the tile's place in the rings.
   uint32_t flags;
 
   __device__ __forceinline__ uint32_t stage() const { return flags >> 16; }
-  // That of the tile before.
-  __device__ __forceinline__ uint32_t stage_before() const {
-    return kStages == 2 ? stage() ^ 1 : (stage() + kStages - 1) % kStages;
+  __device__ __forceinline__ uint32_t query_stage() const { return kQueryStages == 1 ? 0 : flags / kSecond % 2; }
+  // That of the tile before, or of the one before that.
+  __device__ __forceinline__ uint32_t stage_before(bool skipped) const {
+    return kStages == 2 ? stage() ^ 1 ^ skipped : (stage() + kStages - 1 - skipped) % kStages;
   }
   // Whether another block begins with it, or there is none.
   __device__ __forceinline__ bool is_another() const { return (flags & (kFirst | kStop)) != 0; }
   __device__ __forceinline__ bool is_stop() const { return (flags & kStop) != 0; }
 };
-static_assert(kPlanned % kStages == 0, "the same place in all rings");
 // A note is read until the values of its tile are done with: those of the tile kBehind before one whose keys find room are.
 constexpr int kBehind = kStages + 2;
 static_assert(kPlanned > kBehind, "some are scheduled ahead");
@@ -143,29 +145,34 @@ struct Planned {
 // What is where in shared memory.
 class Shared {
  public:
-  static constexpr int kKeys = kGroups * kQBytes, kValues = kKeys + kStages * kKBytes;
+  static constexpr int kKeys = kQueryStages * kGroups * kQBytes, kValues = kKeys + kStages * kKBytes;
   static constexpr int kBarriers = kValues + kStages * kVBytes;
-  static constexpr int kPlans = kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes + Ring<kPlanned>::kBytes;
-  static constexpr int kFound = kPlans + 16 * kPlanned;
+  static constexpr int kPlanBarriers = kBarriers + 2 * Ring<kStages>::kBytes + Ring<kQueryStages * kGroups>::kBytes;
+  static constexpr int kPlans = kPlanBarriers + Ring<kPlanned>::kBytes;
+  static constexpr int kClean = kPlans + 16 * kPlanned;
+  static constexpr int kAgain = kClean + Ring<kStages>::kBytes + 8 * kStages;
   // Blocks of rows that are noted. While one is finished or mended, the keys of the next block's first tile may have been
   // given back, and as many tiles after it scheduled as there are plans.
   static constexpr int kBlocks = 2 * kPlanned;
-  static constexpr int kBlockNotes = kFound + 16 * kStages;
-  static constexpr int kBytes = kBlockNotes + 16 * kBlocks;
+  static constexpr int kBlockNotes = kAgain + 16;
+  static constexpr int kStaging = (kBlockNotes + 16 * kBlocks + 127) / 128 * 128;  // as swizzles ask for
+  static constexpr int kBytes = kStaging + 4 * kGroups * kStagedSlabs * kStagedBytes;
+  static_assert(kClean % 16 == 0 && kBlockNotes % 16 == 0 && kBlocks <= 32, "vectors, and bits of a word");
 
   __device__ __forceinline__ explicit Shared(uint32_t start) : start_(start) {}
 
-  __device__ __forceinline__ uint32_t queries(int group) const { return start_ + group * kQBytes; }
+  __device__ __forceinline__ uint32_t queries(uint32_t place) const { return start_ + place * kQBytes; }
   __device__ __forceinline__ uint32_t keys(uint32_t stage) const { return start_ + kKeys + stage * kKBytes; }
   __device__ __forceinline__ uint32_t values(uint32_t stage) const { return start_ + kValues + stage * kVBytes; }
 
-  // The rings of tiles; that of queries has a place for each warpgroup.
+  // The rings of tiles; that of queries has a place for each warpgroup, in each of its stages.
   __device__ __forceinline__ Ring<kStages> of_keys() const { return {start_ + kBarriers}; }
   __device__ __forceinline__ Ring<kStages> of_values() const { return {start_ + kBarriers + Ring<kStages>::kBytes}; }
-  __device__ __forceinline__ Ring<kGroups> of_queries() const { return {start_ + kBarriers + 2 * Ring<kStages>::kBytes}; }
-  __device__ __forceinline__ Ring<kPlanned> of_plans() const {
-    return {start_ + kBarriers + 2 * Ring<kStages>::kBytes + Ring<kGroups>::kBytes};
+  __device__ __forceinline__ Ring<kQueryStages * kGroups> of_queries() const {
+    return {start_ + kBarriers + 2 * Ring<kStages>::kBytes};
   }
+  __device__ __forceinline__ static uint32_t place_of_queries(uint32_t stage, int group) { return stage * kGroups + group; }
+  __device__ __forceinline__ Ring<kPlanned> of_plans() const { return {start_ + kPlanBarriers}; }
 
   __device__ __forceinline__ void plan(uint32_t number, const Planned& tile) const {
     ptx::st_shared_16(start_ + kPlans + 16 * number, make_uint4(tile.note.j, tile.note.flags, tile.hk, tile.b));
@@ -180,6 +187,11 @@ class Shared {
     return {static_cast<int32_t>(x), __shfl_sync(~0u, static_cast<uint32_t>(x >> 32), 0)};
   }
 
+  // Where a warp that multiplies has its rows of o.
+  __device__ __forceinline__ uint32_t staging(int warp) const {
+    return start_ + kStaging + warp * kStagedSlabs * kStagedBytes;
+  }
+
   __device__ __forceinline__ void note_block(uint32_t number, const Block& block) const {
     ptx::st_shared_16(start_ + kBlockNotes + 16 * number, make_uint4(block.b, block.h, block.i, block.rows));
   }
@@ -191,7 +203,7 @@ class Shared {
  private:
   uint32_t start_;
 };
-static_assert(Shared::kBytes == 230016, "what the launch asks for");
+static_assert(Shared::kBytes == 230144, "what the launch asks for");
 
 // The blocks of query rows that there are, of a head and of all.
 __device__ __forceinline__ uint32_t row_blocks(const ForwardParams& p) {
@@ -235,41 +247,52 @@ __device__ __forceinline__ Block part_of(Block at, int first, int rows) {
 // mask admits takes longer than a tile may. No other warp reads what the kernel before this one has left.
 class Scheduler {
  public:
-  __device__ __forceinline__ Scheduler(const ForwardParams& p, const Shared& shared) : p_(p), shared_(shared) {}
+  __device__ __forceinline__ Scheduler(const ForwardParams& p, const Shared& shared) : p_(p), shared_(shared) {
+  }
 
   __device__ __forceinline__ void run() {
     const ForwardParams& p = p_;
-    for (uint32_t work = blockIdx.x; work < works(p); work = next_work(p, work), block_.next()) {
-      const Block block = block_of(p, work);
+    for (;; block_.next()) {
+      shared_.of_plans().wait_empty(plans_);  // then there is a place for the block too
+      if (begun_) work_ = next_work(p, work_);  // no sooner than it is needed: others may be free before
+      begun_ = true;
+      if (work_ >= works(p)) break;
+      const Block block = block_of(p, work_);
+      uint32_t flags = 0;
       const int32_t hk = key_head(p, block.h);
+      flags |= block_.stage() % kQueryStages * Note::kSecond;
       int kv_len = static_cast<int>(p.shape.kv_len);
       ptx::hide(kv_len);  // as in block_of
       AllGroupTiles<kGroups> tiles(kv_len, kTileKv);
-      shared_.of_plans().wait_empty(plans_);  // then there is a place for the block too
       if (lane_id() == 0) shared_.note_block(block_.stage(), block);
       TileFound found = tiles.take();
       // Rows that see no key at all visit a tile all the same, one past the end, which no warpgroup sees anything of.
       if (found.tile < 0) found = {static_cast<int>(p.shape.kv_len) / kTileKv + 1, kSeenByNone};
-      for (uint32_t first = Note::kFirst; found.tile >= 0; first = 0, found = tiles.take()) {
+      for (flags |= Note::kFirst; found.tile >= 0; flags &= ~Note::kFirst, found = tiles.take()) {
         shared_.of_plans().wait_empty(plans_);
-        if (lane_id() == 0) put(found.tile * kTileKv, found.flags | first, hk, block.b);
-        __syncwarp();
-        plans_.next();
+        put(found.tile * kTileKv, found.flags | flags, hk, block.b);
+        tiles_.next();
       }
     }
-    shared_.of_plans().wait_empty(plans_);
-    if (lane_id() == 0) put(0, Note::kStop, 0, 0);
+    put(0, Note::kStop, 0, 0);
   }
 
  private:
-  __device__ __forceinline__ void put(int32_t j, uint32_t flags, int32_t hk, int32_t b) const {
-    shared_.plan(plans_.stage(), { {j, flags | plans_.stage() % kStages << 16}, hk, b});
-    ptx::mbarrier_arrive(shared_.of_plans().full(plans_.stage()));
+  __device__ __forceinline__ void put(int32_t j, uint32_t flags, int32_t hk, int32_t b) {
+    if (lane_id() == 0) {
+      shared_.plan(plans_.stage(), { {j, flags | tiles_.stage() << 16}, hk, b});
+      ptx::mbarrier_arrive(shared_.of_plans().full(plans_.stage()));
+    }
+    __syncwarp();
+    plans_.next();
   }
 
   const ForwardParams& p_;
   const Shared shared_;
+  uint32_t work_ = blockIdx.x;
+  bool begun_ = false;
   Turn<kPlanned> plans_;
+  Turn<kStages> tiles_;
   Turn<Shared::kBlocks> block_;
 };
 
@@ -329,10 +352,10 @@ class Feeder {
     const Block block = shared_.block(block_.stage());
 #pragma unroll 1
     for (int group = 0; group < kGroups; ++group) {
-      const uint32_t full = shared_.of_queries().full(group);
-      ptx::mbarrier_wait(shared_.of_queries().empty(group), queries_.parity() ^ 1);
+      const uint32_t place = Shared::place_of_queries(queries_.stage(), group), full = shared_.of_queries().full(place);
+      ptx::mbarrier_wait(shared_.of_queries().empty(place), queries_.parity() ^ 1);
       ptx::mbarrier_arrive_expect(full, kQBytes);
-      copy_rows<kHeadDim>(shared_.queries(group), 64, q_, full, block.i + 64 * group, block.h, tile.b);
+      copy_rows<kHeadDim>(shared_.queries(place), 64, q_, full, block.i + 64 * group, block.h, tile.b);
     }
     queries_.next();
     block_.next();
@@ -343,30 +366,40 @@ class Feeder {
   Turn<kPlanned> plans_, read_;  // those that all have
   int sent_ = 0;                 // tiles of keys, up to kBehind
   Turn<kStages> keys_, values_;
-  Turn<1> queries_;
+  Turn<kQueryStages> queries_;
   Turn<Shared::kBlocks> block_;
 };
 
-// Divides the sums of a warp's rows by the totals, and writes o and lse.
-__device__ __forceinline__ void write_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax, Sums& o) {
+// Divides the sums of a warp's rows by the totals, and writes o and lse. Whether sums were no finite numbers.
+__device__ __forceinline__ bool write_rows(const ForwardParams& p, const Block& part, const RowSoftmax& softmax, Sums& o,
+                                           uint32_t staging) {
   const int lane = lane_id();
   float* const lse = p.lse + (static_cast<int64_t>(part.b) * p.shape.heads + part.h) * p.shape.q_len + part.i;
+  const float total[2] = {sum_of_row(softmax.total[0]), sum_of_row(softmax.total[1])};
   float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float total = sum_of_row(softmax.total[half]);
-    factor[half] = total == 0.0f ? 0.0f : ptx::rcp(total);
+    factor[half] = total[half] == 0.0f ? 0.0f : ptx::rcp(total[half]);
     if (lane % 4 == 0 && lane / 4 + 8 * half < part.rows)
       lse[lane / 4 + 8 * half] =
-          total == 0.0f ? -kInfinity : (softmax.reference[half] * kLog2e + log2f(total)) * kLn2;
-    if (total == 0.0f) {
-      // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
-#pragma unroll
-      for (int n = 0; n < kValueTiles; ++n) o[n][2 * half] = 0.0f, o[n][2 * half + 1] = 0.0f;
-    }
-    limit_means<Element>(o, half, factor[half]);
+          total[half] == 0.0f ? -kInfinity : (softmax.reference[half] * kLog2e + log2f(total[half])) * kLn2;
   }
-  store_fragments<Element>(RowsOf<Element::Type>::of(p.o, part.b, part.h), part.i, part.rows, o, factor);
+  const auto to = RowsOf<Element::Type>::of(p.o, part.b, part.h);
+  bool lost = false;
+  for (bool again = false;; again = true) {
+    const bool finite = store_fragments<Element, kStagedSlabs>(to, part.i, part.rows, staging, o, factor);
+    if (again || __all_sync(~0u, finite)) return lost;
+    // Seldom: sums are looked at, and all is written once more.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      lost |= total[half] != 0.0f && !all_finite(o, half);
+      // A row without keys is zeros, and so is one that all are shut out of, even if their values are no numbers.
+      if (total[half] == 0.0f) clear(o, half);
+      limit_means<Element>(o, half, factor[half]);
+    }
+    lost = __any_sync(~0u, lost);
+    __syncwarp();
+  }
 }
 
 // A warpgroup that multiplies: scores of the next tile beside sums of this one, of whichever blocks they are.
@@ -387,8 +420,9 @@ class Multiplier {
     for (Note after{};; now = next, next = after) {
       plans_.next();
       next.flags = __shfl_sync(~0u, next.flags, 0);  // they are one for all lanes, which the compiler forgets in the loop
-      ptx::sync_named<256>(1 + group_);
       const bool pending = (now.flags & none) == 0;  // weights of `now`, whose sums are to be started
+      bool skipped = false;
+      ptx::sync_named<256>(1 + group_);
       const bool first = (next.flags & Note::kFirst) != 0;
       fresh |= first;
       if (pending && (next.flags & (none | Note::kStop)) == 0
@@ -396,10 +430,9 @@ class Multiplier {
         start_scores(next, first, x);
       pass_turn();
         after = peek();  // while products are under way
-        // A tile that is whole for these rows, and neither its block's first, which makes the reference, nor its last, after
-        // which other queries come.
-        const bool usual = softmax.settled() && (next.flags & (whole | Note::kFirst)) == whole && !after.is_another();
-        start_sums(now, next.stage_before(), weights, o);
+        // A tile that is whole for these rows, and not its block's first, which makes the reference.
+        const bool usual = softmax.settled() && (next.flags & (whole | Note::kFirst)) == whole;
+        start_sums(now, next.stage_before(skipped), weights, o);
         ptx::wait_for_products<1>();
         ptx::settle(x[0]);
         if (first) block_.next();
@@ -408,15 +441,16 @@ class Multiplier {
           // One row after the other: the sums are waited for, and the first is packed, beside the second's exponentials.
           float sums[2];
           sums[0] = softmax.weigh<0>(x[0], scale_of(p_));
-          ptx::compute_here(sums[0], shared_.queries(group_));
+          ptx::compute_here(sums[0], -p_.unit, shared_.keys(0));
           end_sums(o);
           pack<0>(weights, x);
+          ptx::compute_later(softmax.reference[1], sums[0], -p_.unit, shared_.keys(0));
           sums[1] = softmax.weigh<1>(x[0], scale_of(p_));
           pack<1>(weights, x);
           if (!softmax.take(sums, most_of(p_))) weigh_anew(softmax, x, sums, weights, o, next);
-          release_keys();
+          release_keys(next, after);
         } else {
-          release_keys(after);
+          release_keys(next, after);
           const RowSoftmax before = softmax;
           if (first) start(softmax);
           exclude(x, next);
@@ -426,7 +460,7 @@ class Multiplier {
           });
           pack<1>(weights, x);
           if (first) {
-            finish(block_.before(), before, o);
+            finish(block_.before(), now, before, o);
           } else if (softmax.grown()) {
             softmax.rescale(o);
           }
@@ -437,12 +471,12 @@ class Multiplier {
         // done one after the other.
         pass_turn();
         if (pending) {
-          start_sums(now, next.stage_before(), weights, o);
+          start_sums(now, next.stage_before(skipped), weights, o);
           end_sums(o);
         }
         if (next.is_another()) {
           if ((now.flags & Note::kStop) == 0) {
-            finish(block_.stage(), softmax, o);
+            finish(block_.stage(), now, softmax, o);
             block_.next();
           }
           if (next.is_stop()) break;
@@ -453,7 +487,7 @@ class Multiplier {
           start_scores(next, fresh, x);
           ptx::wait_for_products<0>();
           ptx::settle(x[0]);
-          release_keys(after);
+          release_keys(next, after);
       score(p_, part_at(next), x);
           exclude(x, next);
           softmax.weigh_by_largest(x[0], scale_of(p_), own_barrier(), [] {});
@@ -463,7 +497,7 @@ class Multiplier {
         } else {
           shared_.of_keys().wait_full(keys_);
           if (fresh && after.is_another()) see_nothing(o);
-          release_keys(after);
+          release_keys(next, after);
           shared_.of_values().wait_full(values_);
           release_values();
         }
@@ -479,6 +513,11 @@ class Multiplier {
   // Warpgroups take turns in starting products: while one multiplies, another has its exponentials computed.
   __device__ __forceinline__ void pass_turn() const { ptx::arrive_named<256>(1 + (group_ + 1) % kGroups); }
 
+  // Where the queries of a tile's block are.
+  __device__ __forceinline__ uint32_t place_of_queries(const Note& note) const {
+    return Shared::place_of_queries(note.query_stage(), group_);
+  }
+
   // The next tile that is planned.
   __device__ __forceinline__ Note peek() const {
     shared_.of_plans().wait_full(plans_);
@@ -487,7 +526,7 @@ class Multiplier {
 
   // These rows see none of a block's tiles: zeros.
   __device__ __forceinline__ void see_nothing(Sums& o) {
-    ptx::mbarrier_wait(shared_.of_queries().full(group_), queries_.parity());
+    ptx::mbarrier_wait(shared_.of_queries().full(Shared::place_of_queries(queries_.stage(), group_)), queries_.parity());
     queries_.next();
 #pragma unroll
     for (int n = 0; n < kValueTiles; ++n)
@@ -498,10 +537,10 @@ class Multiplier {
   // x = q · k of a tile, the first of its block that is multiplied or not. Where it lies is told by its note, which the
   // compiler knows to be one for all lanes: it is where `keys_` stands too.
   __device__ __forceinline__ void start_scores(const Note& note, bool opens, Scores& x) {
-    const uint32_t queries = shared_.queries(group_), keys = shared_.keys(note.stage());
+    const uint32_t place = place_of_queries(note), queries = shared_.queries(place), keys = shared_.keys(note.stage());
     shared_.of_keys().wait_full(keys_);
     if (opens) {
-      ptx::mbarrier_wait(shared_.of_queries().full(group_), queries_.parity());
+      ptx::mbarrier_wait(shared_.of_queries().full(place), queries_.parity());
       queries_.next();
     }
     const uint64_t a = ptx::rows_operand(queries), b = ptx::rows_operand(keys);
@@ -530,10 +569,10 @@ class Multiplier {
     ptx::mbarrier_arrive_if(lane_id() == 0, shared_.of_keys().empty(keys_.stage()));
     keys_.next();
   }
-  // If the tile after is another block's, the queries too.
-  __device__ __forceinline__ void release_keys(const Note& after) {
+  // Of a tile; if the one after it is another block's, the queries too.
+  __device__ __forceinline__ void release_keys(const Note& note, const Note& after) {
     release_keys();
-    ptx::mbarrier_arrive_if(after.is_another() && lane_id() == 0, shared_.of_queries().empty(group_));
+    ptx::mbarrier_arrive_if(after.is_another() && lane_id() == 0, shared_.of_queries().empty(place_of_queries(note)));
   }
   __device__ __forceinline__ void end_sums(Sums& o) {
     ptx::wait_for_products<0>();
@@ -558,7 +597,7 @@ class Multiplier {
   __device__ __forceinline__ void weigh_anew(RowSoftmax& softmax, Scores& x, const float (&sums)[2],
                                              uint32_t (&weights)[2 * kKeyTiles], Sums& o, const Note& next) const {
     if (!softmax.raise(x[0], sums, most_of(p_), scale_of(p_))) {
-      multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(group_) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
+      multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(place_of_queries(next)) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
                                           shared_.keys(keys_.stage()), kTileKv * kSlabBytes);
       score(p_, part_at(next), x);
       softmax.weigh_by_largest(x[0], scale_of(p_));
@@ -587,8 +626,10 @@ class Multiplier {
     return part;
   }
 
-  __device__ __forceinline__ void finish(uint32_t block, const RowSoftmax& softmax, Sums& o) const {
-    write_rows(p_, part_of_block(block), softmax, o);
+  // A block of rows, of which `last` is a tile.
+  __device__ __forceinline__ void finish(uint32_t block, const Note& last, const RowSoftmax& softmax, Sums& o) const {
+    const uint32_t staging = shared_.staging(4 * group_ + warp_id() % 4);
+    write_rows(p_, part_of_block(block), softmax, o, staging);
   }
 
   const ForwardParams& p_;
@@ -597,7 +638,7 @@ class Multiplier {
   bool opened_ = false;  // the weights that wait are of the block's first tile: its sums begin at 0
   Turn<kPlanned> plans_;
   Turn<kStages> keys_, values_;
-  Turn<1> queries_;
+  Turn<kQueryStages> queries_;
   Turn<Shared::kBlocks> block_;  // of rows, that the scores are of
 };
 
@@ -621,11 +662,11 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
   ptx::sync_block();
   const int warp = __shfl_sync(~0u, warp_id(), 0);
   if (warp < 4) {
-    ptx::give_up_registers<24>();
+    ptx::give_up_registers<40>();
     if (warp == 0 && lane_id() == 0) Feeder(q, k, v, shared).run();
     if (warp == 1) Scheduler(p, shared).run();
   } else {
-    ptx::take_registers<240>();
+    ptx::take_registers<232>();
     Multiplier(p, shared, warp / 4 - 1).run();
   }
 }

@@ -14,7 +14,8 @@ _ROWS = 64  # of a warpgroup, by the instruction
 _STEP = 16  # keys of one product with values
 _MOST_KEYS = 256  # of one product with keys, by the instruction
 _GRANULE = 8  # registers are given in eights
-# Registers of a thread that feeds, beside so many warpgroups: with fewer, ptxas was seen to spill what schedules.
+# Registers of a thread that feeds, beside so many warpgroups: with fewer, ptxas was seen to spill what schedules. Beside
+# two there are 40 where they are not needed, and always where a mask is to be asked for.
 _LEAST_FEEDER = {1: 24, 2: 24, 3: 32}
 _MOST_FEEDER = 40
 
@@ -24,9 +25,9 @@ class Forward:
     """Sizes of the forward kernel; see the constants at the top of a rendered one.
 
     ``groups`` warpgroups multiply, 64 query rows each, which are ``tile_q`` a block; ``tile_kv`` keys a tile, of which
-    ``stages`` are in shared memory, beside ``query_stages`` blocks of query rows, ``shared_bytes`` in all; ``o`` leaves by
-    way of it, ``staged_slabs`` of 64 columns of a warp's rows at a time. A block has ``threads``; one of a warpgroup that
-    multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a warpgroup
+    ``stages`` are in shared memory, beside ``query_stages`` blocks of query rows, ``shared_bytes`` in all; o leaves by
+    way of it, ``staged_slabs`` of 64 columns of a warp's rows at a time. A block has ``threads``; one of a warpgroup
+    that multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a warpgroup
     lets the next one start its products: after those of its "scores" or of its "sums", or "none". A kernel before it
     stores ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for all; 0 without a
     mask.
@@ -74,8 +75,8 @@ def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
     """Of a thread that multiplies: sums, scores and weights, and the rest, of which ptxas was seen to need so much."""
     spare = 40 if groups < 3 else 32
     if variant.value_dim > 128:
-        spare += 2 * _GRANULE
-    if groups > 2 and variant.score is not None:
+        spare += (2 if variant.score is None else 3) * _GRANULE
+    if groups > 2 and (variant.score is not None or variant.sink):
         spare += 2 * _GRANULE
     return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
 
@@ -96,9 +97,13 @@ def registers_of(device: Device, groups: int, feeder: int) -> tuple[int, int]:
     return min((total - feeder) // groups // _GRANULE * _GRANULE, 240), feeder
 
 
+def _least_feeder(variant: Variant, groups: int) -> int:
+    return _MOST_FEEDER if groups == 2 and variant.mask is not None else _LEAST_FEEDER[groups]
+
+
 def _feeder(variant: Variant, device: Device, groups: int, keys: int) -> int:
     """Registers of a thread that feeds: all that the others have no need of."""
-    least, most = _LEAST_FEEDER[groups], _MOST_FEEDER
+    least, most = _least_feeder(variant, groups), _MOST_FEEDER
     enough = registers_of(device, groups, most)[0] >= registers_needed(variant, groups, keys)
     return most if enough and least < most else least
 
@@ -179,8 +184,8 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
         why["tile_kv"] = tiles.why("kv")
         return groups, tiles.kv, stages
     keys = next(fitting_keys(variant, device, groups, stages), _STEP)
-    # Measured on an H200: larger ones are 1 % faster where rows are long, but leave no room for a second block of queries,
-    # and of a partial tile more pairs count for nothing; short rows lose 3 to 5 %.
+    # Measured on an H200: larger ones are 1 % faster where rows are long, but leave no room for a second block of
+    # queries, and of a partial tile more pairs count for nothing; short rows lose 3 to 5 %.
     if keys > 128:
         keys = 128
         why["tile_kv"] = "128 keys: larger tiles were seen to be slower where rows are short"
@@ -201,7 +206,7 @@ def _room(variant: Variant, device: Device, groups: int, keys: int, stages: int)
 
 def fitting_keys(variant: Variant, device: Device, groups: int, stages: int) -> Iterator[int]:
     """Keys a tile that registers and shared memory hold, from the most on."""
-    registers, _ = registers_of(device, groups, _LEAST_FEEDER[groups])
+    registers, _ = registers_of(device, groups, _least_feeder(variant, groups))
     for keys in range(_MOST_KEYS, 0, -_STEP):
         held = shared_bytes(variant, groups, keys, stages) <= device.shared_per_block
         if held and registers_needed(variant, groups, keys) <= registers:
