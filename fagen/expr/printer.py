@@ -5,8 +5,9 @@ The statements are for code within namespace fagen, whose functions they call wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 
 from ..runtime.variant import Param
 from .access import Access, classify
@@ -71,6 +72,21 @@ def declare_grad(param: Param, index: int) -> ArrayDeclaration:
     return ArrayDeclaration(grad_name(param.name), "float", len(param.shape), f"p.d_params[{index}]", index)
 
 
+_STEPS = ("lt", "le", "eq", "floor", "floordiv", "mod", "read")
+
+
+def _under_steps(nodes: Iterable[Node]) -> set[Node]:
+    """Those that something reads which jumps: where a comparison turns, or an index."""
+    read = [arg for node in nodes if node.op in _STEPS for arg in node.args]
+    read += [node.args[0] for node in nodes if node.op == "select"]
+    return set(below(tuple(read)))
+
+
+def _is_invertible(divisor: Node) -> bool:
+    """Whether it is a number whose reciprocal is a normal float32."""
+    return divisor.is_const and 2.0**-120 < abs(divisor.real) < 2.0**120
+
+
 class Printer:
     """Prints the nodes of one snippet.
 
@@ -87,6 +103,7 @@ class Printer:
         self._own = "" if prefix == "t" else f"_{prefix.rstrip('_')}"  # ends names that say more than a number
         self._texts: dict[Node, _Text] = {}
         self._names: set[str] = set()
+        self._stepped: set[Node] = set()  # whose last bit may decide
         self._temporaries = 0
         self.row: list[str] = []
         self.pair: list[str] = []
@@ -96,6 +113,7 @@ class Printer:
     def visit(self, roots: tuple[Node, ...]) -> None:
         """Prints what the roots need, naming what is used more than once."""
         nodes = below(roots)
+        self._stepped.update(_under_steps(nodes))
         uses: dict[Node, int] = dict.fromkeys(nodes, 0)
         used_per_key: set[Node] = set()
         for node in nodes:
@@ -125,7 +143,7 @@ class Printer:
 
     def _fresh(self, wish: str | None = None) -> str:
         if wish is not None:
-            numbered = (f"{wish}{n}{self._own}" for n in ("", *range(2, 10**6)))
+            numbered = (f"{wish}{n}{self._own}" for n in chain(("",), count(2)))
             name = next(name for name in numbered if name not in self._names)
             self._names.add(name)
             return name
@@ -205,6 +223,9 @@ class Printer:
             sign = "+" if op == "add" else "-"
             return _Text(f"{a.inside(_SUM)} {sign} {b.inside(_PRODUCT)}", _SUM, kind, self._by_lanes(node))
         if op == "mul" or (op == "div" and kind == "real"):
+            if op == "div" and not self._vectors and node not in self._stepped and _is_invertible(node.args[1]):
+                # Cards divide with branches; a product with the reciprocal differs in its last bit, which decides nothing.
+                return _Text(f"{a.inside(_PRODUCT)} * (1.0f / {b.inside(_ATOM)})", _PRODUCT, kind, False)
             sign = "*" if op == "mul" else "/"
             return _Text(f"{a.inside(_PRODUCT)} {sign} {b.inside(_SIGN)}", _PRODUCT, kind, self._by_lanes(node))
         if op in ("floordiv", "mod") and node.type == "int":

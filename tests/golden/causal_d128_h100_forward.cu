@@ -95,11 +95,11 @@ __device__ __forceinline__ void multiply_values(float (&o)[kValueTiles][4], cons
 
 // A tile that is needed: its first key, and what is to be known of it.
 struct Note {
-  static constexpr uint32_t kNone = TileFound::kNone, kFirst = 1 << 8, kStop = 1 << 9, kSecond = 1 << 10;
+  static constexpr uint32_t kNone = TileFound::kNone, kFirst = 1 << 8, kStop = 1 << 9, kSecond = 1 << 10, kOpens = 1 << 12;
 
   int32_t j;
   // Bit g: no pair of warpgroup g is excluded, and of kNone << g: all are. kFirst: of the block's tiles. kStop: there is none.
-  // kSecond: the block's queries lie in the second of two places. From bit 16 on, the tile's place in the rings.
+  // kOpens: of those that a warpgroup sees something of, known to itself. kSecond: the block's queries lie in the second of two places. From bit 16 on, the tile's place in the rings.
   uint32_t flags;
 
   __device__ __forceinline__ uint32_t stage() const { return flags >> 16; }
@@ -111,6 +111,8 @@ struct Note {
   __device__ __forceinline__ uint32_t stage_before(bool skipped) const {
     return kStages == 2 ? stage() ^ 1 ^ skipped : (stage() + kStages - 1 - skipped) % kStages;
   }
+  // Whether it is the first of its block that is multiplied.
+  __device__ __forceinline__ bool opens() const { return (flags & kOpens) != 0; }
   // Whether another block begins with it, or there is none.
   __device__ __forceinline__ bool is_another() const { return (flags & (kFirst | kStop)) != 0; }
   __device__ __forceinline__ bool is_stop() const { return (flags & kStop) != 0; }
@@ -594,7 +596,6 @@ class Multiplier {
     RowSoftmax softmax;
     uint32_t weights[2 * kKeyTiles];
     Note now{0, none | Note::kStop}, next = peek();  // no tile has been before
-    bool fresh = false;  // no tile of the block has been multiplied
     for (Note after{};; now = next, next = after) {
       plans_.next();
       next.flags = __shfl_sync(~0u, next.flags, 0);  // they are one for all lanes, which the compiler forgets in the loop
@@ -615,7 +616,7 @@ class Multiplier {
       }
       ptx::sync_named<256>(1 + group_);
       const bool first = (next.flags & Note::kFirst) != 0;
-      fresh |= first;
+      if (first) next.flags |= Note::kOpens;
       if (pending && (next.flags & (none | Note::kStop)) == 0
         && !mend_due_
       ) {
@@ -661,7 +662,6 @@ class Multiplier {
           shared_.of_values().wait_full(values_);
           release_values();
         }
-        opened_ = first, fresh = false;
       } else {
         // Beginnings and ends, and tiles that these rows see nothing of: the turn is given away, what there is to be done is
         // done one after the other.
@@ -683,18 +683,18 @@ class Multiplier {
         }
         after = peek();
         if ((next.flags & none) == 0) {
-          start_scores(next, fresh, x);
+          start_scores(next, next.opens(), x);
           ptx::wait_for_products<0>();
           ptx::settle(x[0]);
           release_keys(next, after);
           exclude(x, next);
           softmax.weigh_by_largest(x[0], scale_of(p_), own_barrier(), [] {});
-          if (!fresh && softmax.grown()) softmax.rescale(o);
+          if (!next.opens() && softmax.grown()) softmax.rescale(o);
           pack(weights, x);
-          opened_ = fresh, fresh = false;
         } else {
           shared_.of_keys().wait_full(keys_);
-          if (fresh && after.is_another()) see_nothing(o);
+          if (next.opens() && after.is_another()) see_nothing(o);
+          if (next.opens() && !after.is_another()) after.flags |= Note::kOpens;
           release_keys(next, after);
           shared_.of_values().wait_full(values_);
           release_values();
@@ -776,7 +776,7 @@ class Multiplier {
     ptx::fence_products();
 #pragma unroll
     for (int n = 0; n < kTileKv / 16; ++n)
-      multiply_values(o, weights + 4 * n, v + n * (16 * kSlabBytes >> 4), n > 0 || !opened_);
+      multiply_values(o, weights + 4 * n, v + n * (16 * kSlabBytes >> 4), n > 0 || !note.opens());
     ptx::commit_products();
   }
 
@@ -863,7 +863,6 @@ class Multiplier {
   const ForwardParams& p_;
   const Shared shared_;
   const int group_;
-  bool opened_ = false;  // the weights that wait are of the block's first tile: its sums begin at 0
   Turn<kPlanned> plans_;
   Turn<kStages> keys_, values_;
   Turn<kQueryStages> queries_;

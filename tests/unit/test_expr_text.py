@@ -10,7 +10,7 @@ from expr_grid import variant_of
 from expr_random import PARAMS, masks, scores
 
 from fagen.errors import PlanError
-from fagen.expr import KernelCode, emit
+from fagen.expr import CUDA_SCALAR, KernelCode, emit
 from fagen.runtime.language import NAMES
 
 
@@ -188,3 +188,15 @@ def test_an_unknown_dialect_is_refused() -> None:
 def test_an_integer_past_64_bits_is_refused_but_a_comparison_with_it_is_not_needed() -> None:
     variant = variant_of(PARAMS, score="s + (kv * 4611686018427387904 * 4611686018427387904)")
     assert "int64_t{4611686018427387904}" in str(emit(variant).score)
+
+
+def test_cards_multiply_by_reciprocals_unless_the_last_bit_decides() -> None:
+    def on_a_card(score: str) -> str:
+        code = emit(variant_of(PARAMS, score=score), CUDA_SCALAR)
+        return str(code.score)
+
+    assert "tanh(s * (1.0f / 50.0f))" in on_a_card("50 * tanh(s / 50)")
+    assert "s / 50.0f" in on_a_card("floor(s / 50)")
+    assert "s / 50.0f" in on_a_card("s if s / 50 < 1 else 0")
+    assert "s / slope_at_h" in on_a_card("s / slope[h]")
+    assert "s / 50.0f" in str(emit(variant_of(PARAMS, mask="causal", score="s / 50")).score)  # of a processor

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from ...runtime.language import Name, Read, parse, walk
 from ...runtime.variant import Variant
 from ...target import Device, Target
 
@@ -14,8 +15,8 @@ _ROWS = 64  # of a warpgroup, by the instruction
 _STEP = 16  # keys of one product with values
 _MOST_KEYS = 256  # of one product with keys, by the instruction
 _GRANULE = 8  # registers are given in eights
-# Registers of a thread that feeds, beside so many warpgroups: with fewer, ptxas was seen to spill what schedules. Beside
-# two there are 40 where they are not needed, and always where a mask is to be asked for.
+# Registers of a thread that feeds, beside so many warpgroups: with fewer, ptxas was seen to spill what schedules.
+# Beside two there are 40 where they are not needed, and always where a mask is to be asked for.
 _LEAST_FEEDER = {1: 24, 2: 24, 3: 32}
 _MOST_FEEDER = 40
 
@@ -25,9 +26,9 @@ class Forward:
     """Sizes of the forward kernel; see the constants at the top of a rendered one.
 
     ``groups`` warpgroups multiply, 64 query rows each, which are ``tile_q`` a block; ``tile_kv`` keys a tile, of which
-    ``stages`` are in shared memory, beside ``query_stages`` blocks of query rows, ``shared_bytes`` in all; o leaves by
-    way of it, ``staged_slabs`` of 64 columns of a warp's rows at a time. A block has ``threads``; one of a warpgroup
-    that multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a warpgroup
+    ``stages`` are in shared memory, beside ``query_stages`` blocks of query rows, ``shared_bytes`` in all; o leaves
+    by way of it, ``staged_slabs`` of 64 columns of a warp's rows at a time. A block has ``threads``; one of a
+    warpgroup that multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a warpgroup
     lets the next one start its products: after those of its "scores" or of its "sums", or "none". A kernel before it
     stores ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for all; 0 without a
     mask.
@@ -75,10 +76,21 @@ def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
     """Of a thread that multiplies: sums, scores and weights, and the rest, of which ptxas was seen to need so much."""
     spare = 40 if groups < 3 else 32
     if variant.value_dim > 128:
-        spare += (2 if variant.score is None else 3) * _GRANULE
+        spare += 2 * _GRANULE
     if groups > 2 and (variant.score is not None or variant.sink):
         spare += 2 * _GRANULE
+    if _reads_by_pair(variant):
+        spare += tile_kv // 2  # that are on their way, and where from
     return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
+
+
+def _reads_by_pair(variant: Variant) -> bool:
+    """Whether the score reads a param for each pair of a query and a key."""
+    if variant.score is None:
+        return False
+    tree = parse(variant.score.resolved, params={param.name: param for param in variant.params}, expect="score")
+    reads = (node for node in walk(tree) if isinstance(node, Read))
+    return any(isinstance(name, Name) and name.id == "kv" for read in reads for name in walk(read))
 
 
 def registers_at_entry(device: Device, groups: int) -> int:
