@@ -224,7 +224,8 @@ class Printer:
             return _Text(f"{a.inside(_SUM)} {sign} {b.inside(_PRODUCT)}", _SUM, kind, self._by_lanes(node))
         if op == "mul" or (op == "div" and kind == "real"):
             if op == "div" and not self._vectors and node not in self._stepped and _is_invertible(node.args[1]):
-                # Cards divide with branches; a product with the reciprocal differs in its last bit, which decides nothing.
+                # Cards divide with branches; a product with the reciprocal differs in its last bit, which decides
+                # nothing.
                 return _Text(f"{a.inside(_PRODUCT)} * (1.0f / {b.inside(_ATOM)})", _PRODUCT, kind, False)
             sign = "*" if op == "mul" else "/"
             return _Text(f"{a.inside(_PRODUCT)} {sign} {b.inside(_SIGN)}", _PRODUCT, kind, self._by_lanes(node))

@@ -28,9 +28,9 @@ class Forward:
     ``groups`` warpgroups multiply, 64 query rows each, which are ``tile_q`` a block; ``tile_kv`` keys a tile, of which
     ``stages`` are in shared memory, beside ``query_stages`` blocks of query rows, ``shared_bytes`` in all; o leaves
     by way of it, ``staged_slabs`` of 64 columns of a warp's rows at a time. A block has ``threads``; one of a
-    warpgroup that multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a warpgroup
-    lets the next one start its products: after those of its "scores" or of its "sums", or "none". A kernel before it
-    stores ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for all; 0 without a
+    warpgroup that multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says
+    when a warpgroup lets the next one start its products: after those of its "scores" or of its "sums", or "none". A
+    kernel before it stores ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for all; 0 without a
     mask.
     """
 

@@ -47,6 +47,16 @@ __device__ __forceinline__ uint64_t ld_shared_8(uint32_t shared) {
   return x;
 }
 
+// By one lane of a warp, not by a branch (see mbarrier_arrive_if); the others get 0.
+__device__ __forceinline__ uint64_t ld_shared_8_if(bool reads, uint32_t shared) {
+  uint64_t x = 0;
+  asm volatile("{ .reg .pred reads; setp.ne.u32 reads, %1, 0; @reads ld.shared.b64 %0, [%2]; }"
+               : "+l"(x)
+               : "r"(static_cast<uint32_t>(reads)), "r"(shared)
+               : "memory");
+  return x;
+}
+
 __device__ __forceinline__ uint32_t ld_shared_4(uint32_t shared) {
   uint32_t x;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(shared) : "memory");
