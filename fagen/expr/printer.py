@@ -5,8 +5,7 @@ The statements are for code within namespace fagen, whose functions they call wi
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 
@@ -83,23 +82,6 @@ def _under_steps(nodes: Iterable[Node]) -> set[Node]:
     return set(below(tuple(read)))
 
 
-def _summands(nodes: Sequence[Node], roots: Iterable[Node]) -> set[Node]:
-    """Those whose errors come to the results as they are, or as up to 256 times as much. Of ``nodes``, arguments come
-    first."""
-    gain = dict.fromkeys(nodes, 0.0) | dict.fromkeys(roots, 1.0)
-    for node in reversed(nodes):
-        for arg in node.args:
-            factors = [factor for factor in node.args if factor is not arg]
-            if node.op in ("add", "sub", "neg"):
-                passed = gain[node] * node.args.count(arg)
-            elif node.op == "mul" and factors and factors[0].is_const:
-                passed = gain[node] * abs(factors[0].real)
-            else:
-                passed = math.inf
-            gain[arg] += passed
-    return {node for node in nodes if gain[node] <= 256}
-
-
 def _is_invertible(divisor: Node) -> bool:
     """Whether it is a number whose reciprocal is a normal float32."""
     return divisor.is_const and 2.0**-120 < abs(divisor.real) < 2.0**120
@@ -122,7 +104,6 @@ class Printer:
         self._texts: dict[Node, _Text] = {}
         self._names: set[str] = set()
         self._stepped: set[Node] = set()  # whose last bit may decide
-        self._coarse: set[Node] = set()  # of which an error of 2^-22, absolute, counts for nothing
         self._temporaries = 0
         self.row: list[str] = []
         self.pair: list[str] = []
@@ -133,7 +114,6 @@ class Printer:
         """Prints what the roots need, naming what is used more than once."""
         nodes = below(roots)
         self._stepped.update(_under_steps(nodes))
-        self._coarse.update(_summands(nodes, roots))
         uses: dict[Node, int] = dict.fromkeys(nodes, 0)
         used_per_key: set[Node] = set()
         for node in nodes:
@@ -254,8 +234,6 @@ class Printer:
             if shifted is not None:
                 return shifted
         names = {"floordiv": "floor_div", "mod": "floor_mod"}
-        if op == "tanh" and not self._vectors and node in self._coarse:
-            names["tanh"] = "coarse_tanh"
         if op in ("floordiv", "mod", "min", "max", "abs", "floor", "pow") or op in REAL_FUNCTIONS:
             arguments = [self._as_vector(x) if self._by_lanes(node) else x.text for x in operands]
             return _Text(f"{names.get(op, op)}({', '.join(arguments)})", _ATOM, kind, self._by_lanes(node))

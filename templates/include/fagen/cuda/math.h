@@ -31,15 +31,12 @@ __device__ __forceinline__ float exp(float x) { return ::expf(x); }
 __device__ __forceinline__ float exp2(float x) { return ::exp2f(x); }
 __device__ __forceinline__ float log(float x) { return ::logf(x); }
 __device__ __forceinline__ float log2(float x) { return ::log2f(x); }
-// To 2^-21, of 1 and not of itself.
-__device__ __forceinline__ float coarse_tanh(float x) {
-  return ::fmaf(-2.0f, ptx::rcp(1.0f + ptx::ex2(x * 2.88539008f)), 1.0f);
-}
-// To a millionth of itself, without a branch. Near 0, where that formula loses all its bits, by its series.
+// To a millionth of itself, without a branch. Near 0, where 1 - 2 / (1 + e^2x) loses all its bits, by its series.
 __device__ __forceinline__ float tanh(float x) {
-  const float square = x * x, far = coarse_tanh(::fabsf(x));
+  const float most = ::fabsf(x), square = x * x;
+  const float far = ::fmaf(-2.0f, ptx::rcp(1.0f + ptx::ex2(most * 2.88539008f)), 1.0f);
   const float near = ::fmaf(x * square, ::fmaf(square, 0.133333333f, -0.333333333f), x);
-  return ::fabsf(x) < 0.125f ? near : ::copysignf(far, x);
+  return most < 0.125f ? near : ::copysignf(far, x);
 }
 __device__ __forceinline__ float sin(float x) { return ::sinf(x); }
 __device__ __forceinline__ float cos(float x) { return ::cosf(x); }
