@@ -169,12 +169,19 @@ class Shared {
   __device__ __forceinline__ void ask_again(uint32_t number) const { ptx::or_shared(start_ + kAgain, 1u << number); }
   __device__ __forceinline__ uint32_t take_again() const { return ptx::exchange_shared(start_ + kAgain, 0); }
   __device__ __forceinline__ void forget_again() const { ptx::st_shared_4(start_ + kAgain, 0); }
-  // By all threads, when there is nothing left to be done but those.
+  // By all warps, when there is nothing left to be done but those: they meet once, and where there are some, once more when
+  // all have read it.
+  __device__ __forceinline__ uint32_t end() const { return start_ + kAgain + 8; }
   __device__ __forceinline__ bool another_round() const {
-    ptx::sync_block();
+    meet(0);
     const bool more = ptx::ld_shared_4(start_ + kAgain) != 0;
-    if (more) ptx::sync_block();  // all have read it
+    if (more) meet(1);
     return more;
+  }
+  __device__ __forceinline__ void meet(uint32_t parity) const {
+    __syncwarp();
+    if (lane_id() == 0) ptx::mbarrier_arrive(end());
+    ptx::mbarrier_wait(end(), parity);
   }
 
   __device__ __forceinline__ void plan(uint32_t number, const Planned& tile) const {
@@ -766,7 +773,7 @@ class Multiplier {
     shared_.of_values().wait_full(values_);
     if (note.mixed()) {
       shared_.of_clean().wait_full(mixed_);
-      if (__any_sync(~0u, ptx::ld_shared_8(shared_.found(mixed_.stage())) != 0)) {
+      if (__any_sync(~0u, ptx::ld_shared_8_if(lane_id() == 0, shared_.found(mixed_.stage())) != 0)) {
         mend_.first = note.j;
         mend_.last = mend_.last < note.j + kTileKv ? note.j + kTileKv : mend_.last;
       }
@@ -889,6 +896,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
     shared.of_plans().make(1, 1);
     shared.of_clean().make(kScreeners, 4 * kGroups);
     shared.forget_again();
+    ptx::mbarrier_init(shared.end(), kThreads / 32);
     ptx::fence_mbarrier_init();
   }
   ptx::sync_block();

@@ -58,24 +58,23 @@ __device__ __forceinline__ void score(const ForwardParams& p, const Block& at, S
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
   const int lane = lane_id();
-  // Columns first, so that what is of a key is not kept for the next row.
+  // Rows first: what is of a row is computed, and read, once.
 #pragma unroll
-  for (int n = 0; n < kKeyTiles; ++n)
+  for (int row = 0; row < 2 * kRowTiles; ++row) {
+    const int32_t i = at.i + 8 * row + lane / 4;
+    const int32_t q = i + kv_len - q_len;
+    const float slope_at_h = slope_at.load(h);
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      int32_t j = at.j + 8 * n + 2 * (lane % 4) + c;
-      ptx::hide(j);
-      const int32_t kv = j;
+    for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-      for (int row = 0; row < 2 * kRowTiles; ++row) {
+      for (int c = 0; c < 2; ++c) {
         float& score = x[row / 2][n][row % 2 * 2 + c];
-        const int32_t i = at.i + 8 * row + lane / 4;
-        const int32_t q = i + kv_len - q_len;
+        const int32_t j = at.j + 8 * n + 2 * (lane % 4) + c;
+        const int32_t kv = j;
         const float s = score * p.scale;
-        const float slope_at_h = slope_at.load(h);
         score = s - slope_at_h * static_cast<float>(abs(q - kv));
       }
-    }
+  }
 }
 
 // Whether the mask admits the pair at `row` and `column` of a block.

@@ -34,8 +34,11 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "turns": forward.turns,
         # Whether weights are so small that those of as many keys as there are sum to 1: see expression_names.
         "small_weights": plan.variant.dtype == "bf16",
-        "exclude": "exclude_pairs_unrolled" if short else "exclude_pairs",
-        "exclude_header": "exclude_unrolled" if short else "exclude",
+        "short_mask": short,
+        "rows_first": True,
+        "exclude": "exclude_pairs_unrolled" if short else "exclude_rows",
+        "exclude_header": "exclude_unrolled" if short else "exclude_rows",
+        "excluding_test": "pair_test" if short else "row_test",
         "cache_bytes": 32 << 20,  # of 50 MiB, which q and o share
         "product": plan.variant.dtype,  # as the instruction calls the type of its operands
         # Tiles are found beforehand, once for all heads that the mask does not tell apart.

@@ -88,11 +88,13 @@ struct Array {
       const Hull<Scalar> zero = hull_of(Scalar{}, Scalar{}, false);
       if (part.elements > kHullLimit) return unknown_element(Scalar{});
       if (part.elements == 0) return zero;
-      Scalar low = value_of(*part.element(*this, 0)), high = low;
+      Walk walk(*this, part);
+      Scalar low = value_of(walk.element()), high = low;
       bool nan = low != low;
 #pragma unroll 1
-      for (int64_t n = 1; n < part.elements; ++n) {
-        const Scalar x = value_of(*part.element(*this, n));
+      for (int32_t left = part.elements - 1; left > 0; --left) {
+        walk.next(*this, part);
+        const Scalar x = value_of(walk.element());
         low = x < low ? x : low;
         high = x > high ? x : high;
         nan |= x != x;
@@ -114,12 +116,14 @@ struct Array {
       found.add(unknown_element(Scalar{}));
       return found;
     }
+    Walk walk(*this, part);
     int64_t last = 0;
 #pragma unroll 1
-    for (int64_t n = 0; n < part.elements; ++n) {
-      const int64_t next = value_of(*part.element(*this, n));
-      if (n == 0 || next != last) found.add(next);
+    for (int32_t left = part.elements; left > 0; --left) {
+      const int64_t next = value_of(walk.element());
+      if (left == part.elements || next != last) found.add(next);
       last = next;
+      if (left > 1) walk.next(*this, part);
     }
     return found;
   }
@@ -144,17 +148,31 @@ struct Array {
       for (int axis = 0; axis < rank; ++axis)
         if (count[axis] == 0) elements = 0;
     }
+  };
 
-    __device__ __forceinline__ const Value* element(const Array& array, int64_t n) const {
-      int64_t offset = 0;
+  // Goes from element to element of a part that has some, along the last axis first.
+  class Walk {
+   public:
+    __device__ __forceinline__ Walk(const Array& array, const Part& part) : at_(static_cast<const Value*>(array.view.data)) {
+#pragma unroll
+      for (int axis = 0; axis < rank; ++axis) at_ += part.first[axis] * array.view.stride[axis], seen_[axis] = 0;
+    }
+
+    __device__ __forceinline__ Value element() const { return *at_; }
+
+    __device__ __forceinline__ void next(const Array& array, const Part& part) {
 #pragma unroll
       for (int axis = rank - 1; axis >= 0; --axis) {
-        const int64_t index = rank == 1 ? n : n % count[axis];
-        offset += (first[axis] + index) * array.view.stride[axis];
-        if (axis > 0) n /= count[axis];
+        at_ += array.view.stride[axis];
+        if (++seen_[axis] < part.count[axis]) return;
+        at_ -= part.count[axis] * array.view.stride[axis];
+        seen_[axis] = 0;
       }
-      return static_cast<const Value*>(array.view.data) + offset;
     }
+
+   private:
+    const Value* at_;
+    int32_t seen_[kAxes];  // elements along each axis
   };
 };
 
