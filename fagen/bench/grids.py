@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..costs import ProblemSize
 from ..runtime.language import LanguageError, canonical, parse
 from ..runtime.reference import trees
-from ..runtime.variant import Variant
+from ..runtime.variant import Param, Variant
 from ..size import TOKENS, WIDTH, grid_size
 from .measure import How
 
@@ -43,7 +43,8 @@ class Function:
         plain = (self.head_dim, self.value_dim or self.head_dim, self.dtype, self.scale, False)
         if plain != (variant.head_dim, variant.value_dim, variant.dtype, variant.scale, variant.sink):
             return False
-        params = {param.name: param for param in variant.params}
+        # A module's own copies of these are of other classes.
+        params = {x.name: Param(x.name, x.dtype, tuple(x.shape), x.grad) for x in variant.params}
         try:
             wanted = [
                 None if text is None else canonical(parse(text, params=params, expect=expect))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, make_dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -97,6 +98,10 @@ def test_functions_are_compared_by_meaning() -> None:
     for other in (variant("causal", scale=0.5), variant("causal", sink=True), variant("causal", value_dim=8)):
         assert not Function(16, "causal", dtype="f32").matches(other)
     assert Function.of(packed).matches(packed)
+    # A published module has classes of its own for what it declares.
+    other_param = make_dataclass("Param", [(field.name, Any) for field in fields(Param)], frozen=True)
+    theirs = replace(packed, params=tuple(other_param(**vars(param)) for param in packed.params))
+    assert Function(16, "causal and document(doc)").matches(theirs)
 
 
 # ---- params ----

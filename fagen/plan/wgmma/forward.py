@@ -30,7 +30,8 @@ class Forward:
     by way of it, ``staged_slabs`` of 64 columns of a warp's rows at a time. A block has ``threads``; one of a
     warpgroup that multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says
     when a warpgroup lets the next one start its products: after those of its "scores" or of its "sums", or "none". A
-    kernel before it stores ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for all; 0 without a
+    kernel before it stores ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for
+    all; 0 without a
     mask.
     """
 
