@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from ...expr.code import Snippet
 from ...runtime.language import Binary, Call, Read, parse, walk
 from ..mma.names import expression_names, shared_names
 from ..model import Plan
@@ -35,10 +38,11 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         # Whether weights are so small that those of as many keys as there are sum to 1: see expression_names.
         "small_weights": plan.variant.dtype == "bf16",
         "short_mask": short,
+        "of_key": None if plan.code.mask is None else OfKey.of(plan.code.mask),
         "rows_first": True,
         "exclude": "exclude_pairs_unrolled" if short else "exclude_rows",
         "exclude_header": "exclude_unrolled" if short else "exclude_rows",
-        "excluding_test": "pair_test" if short else "row_test",
+        "excluding_test": "pair_test" if short else "rows_test",
         "cache_bytes": 32 << 20,  # of 50 MiB, which q and o share
         "product": plan.variant.dtype,  # as the instruction calls the type of its operands
         # Tiles are found beforehand, once for all heads that the mask does not tell apart.
@@ -50,6 +54,41 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "screened": " | Note::kScreened" if shared_names(plan)["contains"] else "",
         "screeners": " + kScreeners" if shared_names(plan)["contains"] else "",
     }
+
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_DECLARATION = re.compile(r"const \w+ (\w+) = (.*);")
+
+
+@dataclass(frozen=True)
+class OfKey:
+    """The statements of a pair that are of its key alone, what they declare, and the other ones."""
+
+    lines: tuple[str, ...]
+    names: tuple[str, ...]
+    others: tuple[str, ...]
+
+    @classmethod
+    def of(cls, piece: Snippet) -> OfKey:
+        """Of a Snippet in scalars."""
+        varying = {"i", "q", *(declared(line)[0] for line in piece.row)}  # with the row
+        lines, names, others = [], [], []
+        for line in piece.pair:
+            name, value = declared(line)
+            if varying.isdisjoint(_NAME.findall(value)):
+                lines.append(line)
+                names.append(name)
+            else:
+                others.append(line)
+                varying.add(name)
+        return cls(tuple(lines), tuple(names), tuple(others))
+
+
+def declared(line: str) -> tuple[str, str]:
+    """The name that a statement declares, and its value."""
+    match = _DECLARATION.fullmatch(line)
+    assert match is not None, line
+    return match[1], match[2]
 
 
 def _is_short(plan: Plan) -> bool:

@@ -88,17 +88,14 @@ struct Array {
       const Hull<Scalar> zero = hull_of(Scalar{}, Scalar{}, false);
       if (part.elements > kHullLimit) return unknown_element(Scalar{});
       if (part.elements == 0) return zero;
-      Walk walk(*this, part);
-      Scalar low = value_of(walk.element()), high = low;
-      bool nan = low != low;
-#pragma unroll 1
-      for (int32_t left = part.elements - 1; left > 0; --left) {
-        walk.next(*this, part);
-        const Scalar x = value_of(walk.element());
-        low = x < low ? x : low;
-        high = x > high ? x : high;
+      Scalar low{}, high{};
+      bool nan = false, first = true;
+      each(part, [&](Scalar x) {
+        low = first || x < low ? x : low;
+        high = first || x > high ? x : high;
         nan |= x != x;
-      }
+        first = false;
+      });
       const Hull<Scalar> found = hull_of(low, high, nan);
       return part.outside ? join(zero, found) : found;
     }
@@ -116,15 +113,13 @@ struct Array {
       found.add(unknown_element(Scalar{}));
       return found;
     }
-    Walk walk(*this, part);
     int64_t last = 0;
-#pragma unroll 1
-    for (int32_t left = part.elements; left > 0; --left) {
-      const int64_t next = value_of(walk.element());
-      if (left == part.elements || next != last) found.add(next);
-      last = next;
-      if (left > 1) walk.next(*this, part);
-    }
+    bool first = true;
+    each(part, [&](Scalar x) {
+      const int64_t next = x;
+      if (first || next != last) found.add(next);
+      last = next, first = false;
+    });
     return found;
   }
 
@@ -150,30 +145,28 @@ struct Array {
     }
   };
 
-  // Goes from element to element of a part that has some, along the last axis first.
-  class Walk {
-   public:
-    __device__ __forceinline__ Walk(const Array& array, const Part& part) : at_(static_cast<const Value*>(array.view.data)) {
+  // Visits the elements of a part that has some, along the last axis first: several are read at once, where a read takes
+  // as long as tens of instructions.
+  template <class Visit>
+  __device__ __forceinline__ void each(const Part& part, Visit visit) const {
+    const Value* line = static_cast<const Value*>(view.data);
+    int64_t seen[kAxes] = {};
 #pragma unroll
-      for (int axis = 0; axis < rank; ++axis) at_ += part.first[axis] * array.view.stride[axis], seen_[axis] = 0;
-    }
-
-    __device__ __forceinline__ Value element() const { return *at_; }
-
-    __device__ __forceinline__ void next(const Array& array, const Part& part) {
+    for (int axis = 0; axis < rank; ++axis) line += part.first[axis] * view.stride[axis];
+    for (bool more = true; more;) {
+      const Value* at = line;
+#pragma unroll 8
+      for (int64_t left = part.count[kAxes - 1]; left > 0; --left, at += view.stride[kAxes - 1]) visit(value_of(*at));
+      more = false;
 #pragma unroll
-      for (int axis = rank - 1; axis >= 0; --axis) {
-        at_ += array.view.stride[axis];
-        if (++seen_[axis] < part.count[axis]) return;
-        at_ -= part.count[axis] * array.view.stride[axis];
-        seen_[axis] = 0;
+      for (int axis = rank - 2; axis >= 0; --axis) {
+        if (more) continue;
+        line += view.stride[axis];
+        more = ++seen[axis] < part.count[axis];
+        if (!more) line -= part.count[axis] * view.stride[axis], seen[axis] = 0;
       }
     }
-
-   private:
-    const Value* at_;
-    int32_t seen_[kAxes];  // elements along each axis
-  };
+  }
 };
 
 }  // namespace

@@ -6,13 +6,13 @@
 namespace fagen {
 namespace {
 
-// Scores of pairs that `test(row)(column)` excludes become -inf. A few columns at a time, so that what they read is on its
+// Scores of pairs that `test` excludes become -inf: test(a, b)(column) says which of rows a and b it admits, a bit each. A few columns at a time, so that what they read is on its
 // way together, in a loop: its code takes room in the instruction cache.
 template <int kKeyTiles, class Test>
 __device__ __forceinline__ void exclude_rows(float (&x)[1][kKeyTiles][4], Test test) {
   constexpr int kOfWord = 8, kWords = (kKeyTiles + kOfWord - 1) / kOfWord;
   const int lane = lane_id();
-  const auto low = test(lane / 4), high = test(lane / 4 + 8);
+  const auto admits = test(lane / 4, lane / 4 + 8);
   uint32_t admitted[kWords] = {};
 #pragma unroll
   for (int word = 0; word < kWords; ++word)
@@ -21,8 +21,8 @@ __device__ __forceinline__ void exclude_rows(float (&x)[1][kKeyTiles][4], Test t
       uint32_t found = 0;
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const int column = 8 * n + lane % 4 * 2 + c;
-        found |= static_cast<uint32_t>(low(column)) << c | static_cast<uint32_t>(high(column)) << (2 + c);
+        const uint32_t both = admits(8 * n + lane % 4 * 2 + c);
+        found |= (both & 1) << c | both >> 1 << (2 + c);
       }
       admitted[word] |= found << n % kOfWord * 4;
     }
