@@ -169,19 +169,14 @@ class Shared {
   __device__ __forceinline__ void ask_again(uint32_t number) const { ptx::or_shared(start_ + kAgain, 1u << number); }
   __device__ __forceinline__ uint32_t take_again() const { return ptx::exchange_shared(start_ + kAgain, 0); }
   __device__ __forceinline__ void forget_again() const { ptx::st_shared_4(start_ + kAgain, 0); }
-  // By all warps, when there is nothing left to be done but those: they meet once, and where there are some, once more when
-  // all have read it.
-  __device__ __forceinline__ uint32_t end() const { return start_ + kAgain + 8; }
+  // By all warps but the feeder's, when there is nothing left to be done but those: they meet once, and where there are some,
+  // once more when all have read it.
   __device__ __forceinline__ bool another_round() const {
-    meet(0);
+    constexpr int kBarrier = 1 + 2 * kGroups;  // after those of the warpgroups
+    ptx::sync_named<kThreads - 32>(kBarrier);
     const bool more = ptx::ld_shared_4(start_ + kAgain) != 0;
-    if (more) meet(1);
+    if (more) ptx::sync_named<kThreads - 32>(kBarrier);
     return more;
-  }
-  __device__ __forceinline__ void meet(uint32_t parity) const {
-    __syncwarp();
-    if (lane_id() == 0) ptx::mbarrier_arrive(end());
-    ptx::mbarrier_wait(end(), parity);
   }
 
   __device__ __forceinline__ void plan(uint32_t number, const Planned& tile) const {
@@ -357,6 +352,10 @@ class Scheduler {
         tiles_.next();
       }
     }
+    stop();
+  }
+  __device__ __forceinline__ void stop() {
+    shared_.of_plans().wait_empty(plans_);
     put(0, Note::kStop, 0, 0);
   }
 
@@ -403,7 +402,8 @@ class Feeder {
   // The next tile's keys are needed before this one's values, but not its queries, which wait for the last ones.
   __device__ __forceinline__ void run() {
     Planned tile = take(), before{};
-    if (!tile.note.is_stop()) {
+    // Each round ends with a stop, and all of them with one more.
+    for (; !tile.note.is_stop(); tile = take()) {
       send_keys(tile);
       send_queries(tile);
       for (before = tile, tile = take(); !tile.note.is_stop(); before = tile, tile = take()) {
@@ -412,13 +412,13 @@ class Feeder {
         if ((tile.note.flags & Note::kFirst) != 0) send_queries(tile);
       }
       send_values(before);
-    }
     // For another round: what all have read by then, and what says that there is no tile.
     for (; sent_ >= 0; --sent_) {
       ptx::mbarrier_arrive(shared_.of_plans().empty(read_.stage()));
       read_.next();
     }
     sent_ = 0;
+    }
   }
 
  private:
@@ -896,7 +896,6 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
     shared.of_plans().make(1, 1);
     shared.of_clean().make(kScreeners, 4 * kGroups);
     shared.forget_again();
-    ptx::mbarrier_init(shared.end(), kThreads / 32);
     ptx::fence_mbarrier_init();
   }
   ptx::sync_block();
@@ -904,16 +903,13 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
   if (warp < 4) {
     ptx::give_up_registers<40>();
     if (warp == 0) {
-      Feeder feeder(q, k, v, shared);
-      do {
-        if (lane_id() == 0) feeder.run();
-        __syncwarp();
-      } while (shared.another_round());
+      if (lane_id() == 0) Feeder(q, k, v, shared).run();
     } else if (warp == 1) {
       Scheduler scheduler(p, shared);
       do {
         scheduler.run();
       } while (shared.another_round());
+      scheduler.stop();
     } else {
       Screener screener(shared, warp - 2);
       do {

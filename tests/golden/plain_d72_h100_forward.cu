@@ -275,6 +275,10 @@ class Scheduler {
         tiles_.next();
       }
     }
+    stop();
+  }
+  __device__ __forceinline__ void stop() {
+    shared_.of_plans().wait_empty(plans_);
     put(0, Note::kStop, 0, 0);
   }
 
