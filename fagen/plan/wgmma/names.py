@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ...runtime.language import Binary, Call, Read, parse, walk
 from ..mma.names import expression_names, shared_names
 from ..model import Plan
-from .forward import Forward, planned
+from ..pieces import scores
+from .forward import Forward, band_places, planned
 
 __all__ = ["direction_names", "shared_names"]
 
@@ -18,8 +20,10 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     forward = plan.forward
     by_head = forward.by_head
     short = _is_short(plan)
+    names = expression_names(plan, "kRoom", "p.unit")
     return {
-        **expression_names(plan, "kRoom", "p.unit"),
+        **names,
+        **_scores(plan, names),
         "tile_kv": forward.tile_kv,
         "groups": forward.groups,
         "stages": forward.stages,
@@ -49,6 +53,25 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "words_head": "static_cast<int32_t>(work % p.shape.heads)" if by_head else "0",
         "screened": " | Note::kScreened" if shared_names(plan)["contains"] else "",
         "screeners": " + kScreeners" if shared_names(plan)["contains"] else "",
+    }
+
+
+def _scores(plan: Plan, names: Mapping[str, Any]) -> Mapping[str, object]:
+    """How the scores of tiles are printed, and that of one pair, which has all it reads from memory."""
+    assert isinstance(plan.forward, Forward)
+    variant, code = plan.variant, plan.code
+    banded = code.banded_score if plan.forward.bands else None
+    if banded is None:
+        return {"pair_score": names["full_scores"]}
+    return {
+        "pair_score": names["full_scores"],
+        "headers": (*names["headers"], "cuda/band.h"),
+        "band_places": band_places(variant, plan.forward.groups),
+        "bands": [
+            {"name": band.name, "element": band.element, "load": scores(code, variant, band.load, tail=False)}
+            for band in banded.bands
+        ],
+        "full_scores": scores(code, variant, banded.score, tail=False),
     }
 
 
