@@ -23,6 +23,7 @@ CARDS = {
     "rich_d80": "sm_89",
     "causal_d128_h100": "sm_90a",
     "plain_d72_h100": "sm_90a",
+    "relative_d64_h100": "sm_90a",
 }
 
 

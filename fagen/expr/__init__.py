@@ -4,8 +4,19 @@ In the order an expression passes through: lower (tree to graph), derive; condit
 of a mask before run time); printer and print_bounds (C++), or evaluate (the same bounds, in Python).
 """
 
-from .code import CPU_VECTOR, CUDA_SCALAR, ArrayDeclaration, KernelCode, ParamGrad, Snippet
+from .code import CPU_VECTOR, CUDA_SCALAR, ArrayDeclaration, Band, BandedScore, KernelCode, ParamGrad, Snippet
 from .emit import emit
 from .sizes import MAX_LENGTH
 
-__all__ = ["CPU_VECTOR", "CUDA_SCALAR", "MAX_LENGTH", "ArrayDeclaration", "KernelCode", "ParamGrad", "Snippet", "emit"]
+__all__ = [
+    "CPU_VECTOR",
+    "CUDA_SCALAR",
+    "MAX_LENGTH",
+    "ArrayDeclaration",
+    "Band",
+    "BandedScore",
+    "KernelCode",
+    "ParamGrad",
+    "Snippet",
+    "emit",
+]

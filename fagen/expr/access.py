@@ -10,6 +10,8 @@ from .graph import Graph, Node
 # Direct indexes, and the name each counts as when work is split between threads.
 _OWNERS = {"b": "b", "h": "h", "hk": "hk", "i": "i", "q": "i", "j": "j", "kv": "j"}
 
+_POSITIONS = ("i", "q", "j", "kv")
+
 
 @dataclass(frozen=True)
 class Access:
@@ -38,6 +40,32 @@ def classify(graph: Graph, read: Node) -> Access:
             if key.op == "name" and abs(direction) == 1:
                 return Access("run", moving[0], direction, key, rest.node(graph))
     return Access("gather")
+
+
+def is_diagonal(read: Node) -> bool:
+    """Whether a read changes with the key, and is told by how far row and key are apart: the same for all pairs of a
+    diagonal, as that of ``bias[h, q - kv]`` is."""
+    if not read.per_key:
+        return False
+    stack = list(read.args)
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "name" and node.value in ("s", *_POSITIONS):
+            return False
+        atoms: tuple[Node, ...] = node.args
+        if node.type == "int" and node.op in ("neg", "add", "sub", "mul"):
+            positions, rest = as_sum(node).split(lambda atom: atom.op == "name" and atom.value in _POSITIONS)
+            # q is i and j is kv, but for what a block of rows and keys has in common.
+            if sum(factor for _, factor in positions.terms) != 0:
+                return False
+            if all(atom is not node for atom, _ in rest.terms):  # else it is a product
+                atoms = tuple(atom for atom, _ in rest.terms)
+        stack.extend(atoms)
+    return True
 
 
 def owners(read: Node) -> tuple[str, ...]:

@@ -76,11 +76,38 @@ class ArrayDeclaration:
 
 
 @dataclass(frozen=True)
+class Band:
+    """A read that is the same for all pairs of a diagonal, as a kernel has it that brings these to shared memory first.
+
+    ``name`` is the C++ name of what gives a pair its own, of type ``element``. The result of ``load`` is that of one
+    pair, by a checked access.
+    """
+
+    name: str
+    element: str
+    load: Snippet
+
+
+@dataclass(frozen=True)
+class BandedScore:
+    """The score with the reads of some params taken from ``bands``.
+
+    Its statements call ``NAME.of(n, c, row)``, where ``row``, ``n`` and ``c`` say which of a lane's pairs the loops of
+    a kernel's template are at. ``loads`` says whether pairs read params by accesses of their own besides.
+    """
+
+    score: Snippet
+    bands: tuple[Band, ...]
+    loads: bool
+
+
+@dataclass(frozen=True)
 class KernelCode:
     """All that a kernel says about its variant's expressions.
 
     ``declarations`` make the arrays of params, from a ``p`` that is ForwardParams or BackwardParams;
-    ``grad_declarations`` those of gradients. ``score`` (results: x) is None where x is s; ``score_mask`` (results: x,
+    ``grad_declarations`` those of gradients. ``score`` (results: x) is None where x is s; ``banded_score`` is None for
+    CPUs too, and where no read is the same along diagonals; ``score_mask`` (results: x,
     allowed) is None where there is no mask, as is ``mask`` (result: allowed). ``score_grad`` and ``score_grad_mask``
     have the results x, d x / d s, one factor for each entry of ``param_grads``, and, the latter, allowed; a result may
     be a scalar (such as ``1.0f``) where it is one for the whole row, but x and allowed never are.
@@ -95,6 +122,7 @@ class KernelCode:
     declarations: tuple[ArrayDeclaration, ...]
     grad_declarations: tuple[ArrayDeclaration, ...]
     score: Snippet | None
+    banded_score: BandedScore | None
     score_mask: Snippet | None
     mask: Snippet | None
     score_grad: Snippet
@@ -114,11 +142,19 @@ class KernelCode:
         """The code a plan in JSON holds."""
         values = dict(data)
         for key in ("score", "score_mask", "mask", "score_grad", "score_grad_mask"):
-            values[key] = values[key] and Snippet(**{name: tuple(part) for name, part in values[key].items()})
+            values[key] = values[key] and _snippet(values[key])
+        if values["banded_score"]:
+            banded = values["banded_score"]
+            bands = tuple(Band(**{**band, "load": _snippet(band["load"])}) for band in banded["bands"])
+            values["banded_score"] = BandedScore(_snippet(banded["score"]), bands, banded["loads"])
         for key in ("declarations", "grad_declarations"):
             values[key] = [ArrayDeclaration(**each) for each in values[key]]
         values["param_grads"] = [ParamGrad(**_with_tuples(grad)) for grad in values["param_grads"]]
         return cls(**_with_tuples(values))
+
+
+def _snippet(parts: Mapping[str, Any]) -> Snippet:
+    return Snippet(**_with_tuples(parts))
 
 
 def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:

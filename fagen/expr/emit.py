@@ -10,13 +10,13 @@ from typing import Literal
 from ..errors import PlanError
 from ..runtime.language import parse
 from ..runtime.variant import Expression, Param, Tiles, Variant
-from .access import classify, direct_axes, owners
-from .code import CPU_VECTOR, CUDA_SCALAR, KernelCode, ParamGrad, Snippet
+from .access import classify, direct_axes, is_diagonal, owners
+from .code import CPU_VECTOR, CUDA_SCALAR, Band, BandedScore, KernelCode, ParamGrad, Snippet
 from .derive import derivative
 from .graph import Graph, Node, below
 from .lower import lower
 from .print_bounds import print_bounds
-from .printer import Printer, declare_array, declare_grad, grad_name
+from .printer import Printer, band_name, declare_array, declare_grad, element_type, grad_name
 from .sizes import Sizes, settled
 
 
@@ -45,6 +45,7 @@ def _emit(variant: Variant, dialect: str) -> KernelCode:
         declarations=tuple(declare_array(param, index) for index, param in enumerate(variant.params)),
         grad_declarations=tuple(declare_grad(param, index) for index, param in enumerate(variant.params) if param.grad),
         score=_snippet(graph, params, (score,), lanes) if variant.score is not None else None,
+        banded_score=_banded(graph, params, score) if variant.score is not None and not lanes else None,
         score_mask=_snippet(graph, params, (score, mask), lanes) if mask is not None else None,
         mask=_snippet(graph, params, (mask,), lanes) if mask is not None else None,
         score_grad=score_grad,
@@ -73,10 +74,44 @@ def _lowered(graph: Graph, variant: Variant, expression: Expression, expect: Lit
     return settled(graph, lower(graph, tree, params), Sizes(params))
 
 
-def _snippet(graph: Graph, params: Mapping[str, Param], roots: tuple[Node, ...], lanes: bool) -> Snippet:
-    printer = Printer(graph, params, lanes=lanes)
+def _snippet(
+    graph: Graph,
+    params: Mapping[str, Param],
+    roots: tuple[Node, ...],
+    lanes: bool,
+    bands: Mapping[Node, str] | None = None,
+) -> Snippet:
+    printer = Printer(graph, params, lanes=lanes, bands=bands)
     printer.visit(roots)
     return printer.snippet(*(printer.vector(root) for root in roots))
+
+
+def _banded(graph: Graph, params: Mapping[str, Param], score: Node) -> BandedScore | None:
+    """The score as a kernel has it that holds in shared memory what is read along diagonals."""
+    names: dict[Node, str] = {}
+    bands: list[Band] = []
+    for node in _diagonal_reads(score, params):
+        param = params[str(node.value)]
+        names[node] = band_name(param.name, len(bands) + 1)
+        bands.append(Band(names[node], element_type(param), _snippet(graph, params, (node,), lanes=False)))
+    if not bands:
+        return None
+    loads = any(node.op == "read" and node.per_key and node not in names for node in below((score,), names))
+    return BandedScore(_snippet(graph, params, (score,), lanes=False, bands=names), tuple(bands), loads)
+
+
+def _diagonal_reads(score: Node, params: Mapping[str, Param]) -> list[Node]:
+    """Those that no other of them is an index of, in order of creation. Of elements that a word holds."""
+    found: list[Node] = []
+    stack, seen = [score], {score}
+    while stack:
+        node = stack.pop()
+        if node.op == "read" and params[str(node.value)].dtype != "i64" and is_diagonal(node):
+            found.append(node)
+            continue
+        stack.extend(arg for arg in node.args if arg not in seen)
+        seen.update(node.args)
+    return sorted(found, key=lambda node: node.number)
 
 
 def _grad_reads(score: Node, params: Mapping[str, Param]) -> list[Node]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -308,13 +308,14 @@ class Graph:
         return done[root]
 
 
-def below(roots: tuple[Node, ...]) -> list[Node]:
-    """The roots and all they depend on, each once, operands before their users."""
+def below(roots: tuple[Node, ...], leaves: Container[Node] = ()) -> list[Node]:
+    """The roots and all they depend on, each once, operands before their users; not what ``leaves`` depend on."""
     found: dict[int, Node] = {}
     stack = list(roots)
     while stack:
         node = stack.pop()
         if node.number not in found:
             found[node.number] = node
-            stack.extend(node.args)
+            if node not in leaves:
+                stack.extend(node.args)
     return [found[number] for number in sorted(found)]

@@ -67,6 +67,16 @@ def declare_array(param: Param, index: int) -> ArrayDeclaration:
     return ArrayDeclaration(array_name(param.name), element, len(param.shape), f"p.params[{index}]", index)
 
 
+def band_name(param: str, number: int) -> str:
+    """The C++ name of what gives pairs their elements of a param, of which ``number`` says which read it is."""
+    return f"{array_name(param)}_band{number}"
+
+
+def element_type(param: Param) -> str:
+    """The C++ type of what an element of a param is to an expression."""
+    return {"i32": "int32_t", "i64": "int64_t", "bool": "bool"}.get(param.dtype, "float")
+
+
 def declare_grad(param: Param, index: int) -> ArrayDeclaration:
     """The array of a param's gradient."""
     return ArrayDeclaration(grad_name(param.name), "float", len(param.shape), f"p.d_params[{index}]", index)
@@ -91,11 +101,21 @@ class Printer:
     """Prints the nodes of one snippet.
 
     ``prefix`` starts the names of temporaries and ends other names, so that two snippets can share a scope.
-    ``lanes`` says whether what a key has is a vector, a lane a key, or a scalar of one key.
+    ``lanes`` says whether what a key has is a vector, a lane a key, or a scalar of one key. ``bands`` names, for reads
+    that shared memory holds, what gives a pair its own.
     """
 
-    def __init__(self, graph: Graph, params: Mapping[str, Param], prefix: str = "t", *, lanes: bool = True):
+    def __init__(
+        self,
+        graph: Graph,
+        params: Mapping[str, Param],
+        prefix: str = "t",
+        *,
+        lanes: bool = True,
+        bands: Mapping[Node, str] | None = None,
+    ):
         self._vectors = lanes
+        self._bands = bands or {}
         self._graph = graph
         self._params = params
         self._sizes = Sizes(params)
@@ -112,12 +132,12 @@ class Printer:
 
     def visit(self, roots: tuple[Node, ...]) -> None:
         """Prints what the roots need, naming what is used more than once."""
-        nodes = below(roots)
+        nodes = below(roots, self._bands)
         self._stepped.update(_under_steps(nodes))
         uses: dict[Node, int] = dict.fromkeys(nodes, 0)
         used_per_key: set[Node] = set()
         for node in nodes:
-            for arg in node.args:
+            for arg in node.args if node not in self._bands else ():
                 uses[arg] += 1
                 if node.per_key:
                     used_per_key.add(arg)
@@ -301,6 +321,8 @@ class Printer:
     # ---- reads ----
 
     def _read(self, node: Node) -> str:
+        if node in self._bands:
+            return f"{self._bands[node]}.of(n, c, row)"  # as the loops over a lane's pairs call them
         access = classify(self._graph, node) if self._vectors else Access("row")
         array = array_name(str(node.value))
         if access.kind == "run":

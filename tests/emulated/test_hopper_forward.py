@@ -25,12 +25,18 @@ target: sm_90a
 defaults: {dtype: f16, backward: false, tiles: {q: 64, kv: 32}}
 params:
   left: {dtype: i32, shape: [H]}
+  bias: {dtype: f32, shape: [H, n]}
+  step: {dtype: i32, shape: [n]}
+  near: {dtype: bool, shape: [n]}
 variants:
   - {name: plain, head_dim: 72, value_dim: 40}
   - {name: heads, head_dim: 64, layout: bhsd, mask: "causal and q - kv < left[h]"}
   - {name: groups, head_dim: 64, tiles: {q: 192, kv: 32}, mask: "causal and q - kv < 40 and q != 70"}
   - {name: far, head_dim: 64, tiles: {q: 64, kv: 16}, mask: "kv < 16"}
   - {name: wide, head_dim: 64, dtype: bf16, tiles: {q: 64, kv: 128}}
+  - {name: diagonals, head_dim: 64, tiles: {q: 128, kv: 48}, score: "s + bias[h, q - kv + 40]"}
+  - {name: turned, head_dim: 64, tiles: {q: 64, kv: 80}, align: top_left, mask: "causal and q - kv < 150 and q != 70",
+     score: "s + 0.25 * step[kv - q + 90] if near[i - j] else s - left[h]"}
 """
 
 
@@ -129,6 +135,27 @@ def test_a_key_that_outweighs_all_before_it_is_not_lost(logit: float, hopper: Mo
         o, lse = hopper.wide(q, k, v, return_lse=True)
     torch.testing.assert_close(o, v[:, kv_len // 2 : kv_len // 2 + 1].expand_as(o), atol=0.01, rtol=0.01)
     assert (lse - logit).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(("spike", "completions"), [(0.0, "earliest"), (30.0, "latest"), (300.0, "random")])
+def test_what_is_read_along_diagonals(spike: float, completions: str, hopper: ModuleType) -> None:
+    """Two warpgroups with odd lengths, and indices outside the array on both sides. A spike asks for other references
+    in tiles that are whole, or for their scores again."""
+    q, k, v = drawn(201, 333, 64, 64)
+    bias = torch.randn(4, 230)
+    bias[1::2, 77] = spike
+    with driver.use(hopper, completions=completions, seed=3):
+        got = hopper.diagonals(q, k, v, bias=bias, return_lse=True)
+    close(got, hopper.diagonals.reference(q, k, v, bias=bias, return_lse=True))
+
+
+@pytest.mark.parametrize("lengths", [(90, 211), (211, 90), (257, 257)])
+def test_integers_and_truth_along_diagonals_the_other_way(lengths: tuple[int, int], hopper: ModuleType) -> None:
+    q, k, v = drawn(*lengths, 64, 64)
+    step, near, left = torch.randint(-8, 8, (75,)).int(), torch.rand(75) < 0.5, torch.tensor([0, 1, 2, 3]).int()
+    with driver.use(hopper, completions="random", seed=7):
+        got = hopper.turned(q, k, v, step=step, near=near, left=left, return_lse=True)
+    close(got, hopper.turned.reference(q, k, v, step=step, near=near, left=left, return_lse=True))
 
 
 def test_a_kernel_that_begins_early_waits_for_the_one_before(hopper: ModuleType) -> None:

@@ -147,6 +147,76 @@ def test_gradients_say_how_entries_are_shared() -> None:
     assert code.score_grad.results[1] == "t_at_0"
 
 
+def bands(text: str) -> list[tuple[str, str, str]]:
+    """Name, element and access of what pairs have from shared memory."""
+    banded = emit(variant_of(PARAMS, score=text), CUDA_SCALAR).banded_score
+    return [] if banded is None else [(band.name, band.element, band.load.pair[-1]) for band in banded.bands]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("s + rel[h, q - kv + kv_len]", [("rel_at_band1", "float", "rel_at.load(h, q - kv + kv_len)")]),
+        ("s + rel[h, kv - q - 3]", [("rel_at_band1", "float", "rel_at.load(h, kv - q - 3)")]),
+        ("s + f[b, h, left[b] + i - j]", [("f_at_band1", "float", "f_at.load(b, h, t1 - int64_t{j})")]),
+        ("s + half[i - kv]", [("half_at_band1", "float", "half_at.load(i - kv)")]),
+        ("s + at[2 * (q - kv)]", [("at_at_band1", "int32_t", "at_at.load(2 * (q - kv))")]),
+        ("s if glob[b, q - kv] else 0", [("glob_at_band1", "bool", "glob_at.load(b, q - kv)")]),
+        # Numbers of a bucket of distances, as those of T5.
+        (
+            "s + rel[h, min(abs(q - kv) // 4, 31)]",
+            [("rel_at_band1", "float", "rel_at.load(h, min(abs(q - kv) >> 2, 31))")],
+        ),
+        ("s + rel[h, at[kv - q]]", [("rel_at_band1", "float", "rel_at.load(h, at_at_1)")]),
+        (
+            "s + half[q - kv] * at[kv - q]",
+            [("half_at_band1", "float", "half_at.load(q - kv)"), ("at_at_band2", "int32_t", "at_at.load(kv - q)")],
+        ),
+        (
+            "s + half[q - kv] - half[kv - q]",
+            [("half_at_band1", "float", "half_at.load(q - kv)"), ("half_at_band2", "float", "half_at.load(kv - q)")],
+        ),
+    ],
+)
+def test_reads_that_are_the_same_along_diagonals(text: str, found: list[tuple[str, str, str]]) -> None:
+    assert [(name, element) for name, element, _ in bands(text)] == [(name, element) for name, element, _ in found]
+    for (_, _, line), (_, _, access) in zip(bands(text), found, strict=True):
+        assert line.endswith(f" = {access};")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s + slope[h]",
+        "s * rel[h, q]",
+        "s + rel[h, kv]",
+        "s + rel[h, q + kv]",
+        "s + rel[h, 2 * q - kv]",
+        "s + f[b, q % 4, q - kv]",
+        "s + rel[h, q - kv + at[q]]",
+        "s + rel[h, (q - kv) * q]",
+        "s + rel[h, q // 2 - kv // 2]",
+        "s + bias[b, h, i, j]",
+        "s + ids64[b, q - kv]",  # of two words
+        "s + q - kv",
+    ],
+)
+def test_reads_that_are_not(text: str) -> None:
+    assert bands(text) == []
+
+
+def test_a_score_whose_pairs_read_from_shared_memory() -> None:
+    banded = emit(variant_of(PARAMS, score="s + rel[h, q - kv + kv_len] * slope[h]"), CUDA_SCALAR).banded_score
+    assert banded is not None
+    assert banded.score.row == ("const float slope_at_h = slope_at.load(h);",)
+    assert banded.score.pair == ("const float rel_at_1 = rel_at_band1.of(n, c, row);",)
+    assert banded.score.results == ("s + rel_at_1 * slope_at_h",)
+    assert not banded.loads
+    mixed = emit(variant_of(PARAMS, score="s + half[q - kv] + rel[h, kv]"), CUDA_SCALAR).banded_score
+    assert mixed is not None and mixed.loads
+    assert emit(variant_of(PARAMS, score="s + half[q - kv]")).banded_score is None  # CPUs read runs
+
+
 def test_results_are_vectors_where_they_must_be() -> None:
     code = emit(variant_of(PARAMS, mask="q > 3 or flag", score="slope[h]"))
     assert code.score_mask is not None

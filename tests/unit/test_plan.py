@@ -12,7 +12,7 @@ from golden_plans import card_plans, golden_plans
 from fagen.errors import PlanError
 from fagen.plan import Plan, plan, plan_from_json
 from fagen.plan.cpu.registers import ROWS, register_tile
-from fagen.runtime.variant import Tiles, Variant
+from fagen.runtime.variant import Expression, Param, Tiles, Variant
 from fagen.target import ISAS, TARGETS, native_isa, resolve_isa
 
 
@@ -63,6 +63,36 @@ def test_bf16_is_multiplied_as_bf16_only_where_the_cpu_does() -> None:
         for dtype in ("f32", "bf16", "f16"):
             why = plan(variant(dtype=dtype, backward=False), isa=isa.name).why["product"]
             assert ("pairs of bf16" in why) == (isa.bf16_dots and dtype == "bf16")
+
+
+BIAS, STEP = Param("bias", "f32", ("H", "n")), Param("step", "i32", ("n",))
+
+
+@pytest.mark.parametrize(
+    ("score", "bands", "keys"),
+    [
+        ("s + bias[h, q - kv]", 1, 128),
+        ("s + bias[h, q - kv] * step[kv - q + 8]", 2, 128),
+        ("s + bias[h, q - kv] * step[kv - q + 8] - step[q - kv]", 0, 96),  # too many
+        ("s + bias[h, q - kv] * step[kv]", 1, 96),  # pairs load another
+        ("s + bias[h, kv]", 0, 96),
+        ("s + bias[h, 0]", 0, 128),
+    ],
+)
+def test_what_scores_read_along_diagonals_takes_shared_memory_not_registers(score: str, bands: int, keys: int) -> None:
+    wide = variant(head_dim=128, value_dim=128, dtype="bf16", backward=False, params=(BIAS, STEP))
+    forward = plan(dataclasses.replace(wide, score=Expression(score, score)), "sm_90a").forward
+    assert (forward.bands, forward.tile_kv) == (bands, keys)
+
+
+def test_where_there_is_no_room_pairs_load_what_they_read() -> None:
+    wide = variant(value_dim=256, dtype="bf16", backward=False, params=(BIAS,))
+    score = Expression("s + bias[h, q - kv]", "s + bias[h, q - kv]")
+    for keys, bands in ((96, 1), (112, 0)):
+        tiles = Tiles(q=64, kv=keys, stages=3)
+        planned = plan(dataclasses.replace(wide, score=score, tiles=tiles), "sm_90a")
+        assert planned.forward.bands == bands
+        assert ("no room" in planned.why["bands"]) == (bands == 0)
 
 
 def test_tiles_of_the_spec_are_kept() -> None:

@@ -60,6 +60,7 @@ def expression_names(plan: Plan, room: str, unit: str) -> Mapping[str, Any]:
         "unit": "1.0f" if scored else unit,
         "turn": "kLog2e" if scored else "1.0f",
         "admitted": f"({admitted.x}) && " if masked else "",
+        "bands": (),  # what pairs have their elements of params from
         "full_scores": scores(code, variant, code.score, tail=False),
         "admitted_pairs": admitted,
         "tile_test": body(code, variant, code.tile_test),

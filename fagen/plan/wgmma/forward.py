@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from ...expr import BandedScore
 from ...runtime.language import Name, Read, parse, walk
 from ...runtime.variant import Variant
 from ...target import Device, Target
@@ -19,6 +20,7 @@ _GRANULE = 8  # registers are given in eights
 # Beside two there are 40 where they are not needed, and always where a mask is to be asked for.
 _LEAST_FEEDER = {1: 24, 2: 24, 3: 32}
 _MOST_FEEDER = 40
+_MOST_BANDS = 2  # more take registers of a thread while they come, and shared memory
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,12 @@ class Forward:
     """Sizes of the forward kernel; see the constants at the top of a rendered one.
 
     ``groups`` warpgroups multiply, 64 query rows each, which are ``tile_q`` a block; ``tile_kv`` keys a tile, of which
-    ``stages`` are in shared memory, beside ``query_stages`` blocks of query rows, ``shared_bytes`` in all; o leaves
-    by way of it, ``staged_slabs`` of 64 columns of a warp's rows at a time. A block has ``threads``; one of a
-    warpgroup that multiplies has ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says
-    when a warpgroup lets the next one start its products: after those of its "scores" or of its "sums", or "none". A
-    kernel before it stores ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for
-    all; 0 without a
-    mask.
+    ``stages`` are in shared memory, beside ``query_stages`` blocks of query rows, ``shared_bytes`` in all; o leaves by
+    way of it, ``staged_slabs`` of 64 columns of a warp's rows at a time; ``bands`` are the reads of params whose
+    elements a tile's pairs have from there. A block has ``threads``; one of a warpgroup that multiplies has
+    ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a warpgroup lets the next one
+    start its products: after those of its "scores" or of its "sums", or "none". A kernel before it stores
+    ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for all; 0 without a mask.
     """
 
     tile_q: int
@@ -45,6 +46,7 @@ class Forward:
     registers: int
     feeder_registers: int
     shared_bytes: int
+    bands: int
     turns: str
     word_bytes: int
     by_head: bool
@@ -56,13 +58,22 @@ class Forward:
         return _ROWS, self.tile_kv
 
 
+@dataclass(frozen=True)
+class Reads:
+    """How a score's pairs have elements of params: by ``bands`` in shared memory, each of one read, or (``loads``) by
+    an access of their own."""
+
+    bands: int
+    loads: bool
+
+
 def planned(stages: int) -> int:
     """Tiles that are known to be needed, of which some wait for room."""
     return 4 * stages
 
 
 def shared_bytes(
-    variant: Variant, groups: int, tile_kv: int, stages: int, query_stages: int = 1, staged_slabs: int = 1
+    variant: Variant, groups: int, tile_kv: int, stages: int, bands: int, query_stages: int = 1, staged_slabs: int = 1
 ) -> int:
     """Shared memory of a block: Shared::kBytes of a rendered kernel."""
     head, value = (-(-dim // _SLAB) * _SLAB * 2 for dim in (variant.head_dim, variant.value_dim))
@@ -70,17 +81,24 @@ def shared_bytes(
     notes = 16 * planned(stages) + (16 + 8) * stages + 16 + 16 * 2 * planned(stages)
     staged = 4 * groups * staged_slabs * 16 * 2 * _SLAB
     tiles = query_stages * groups * _ROWS * head + stages * tile_kv * (head + value)
-    return tiles + -(-(barriers + notes) // 128) * 128 + staged
+    diagonals = bands * groups * band_places(variant, groups) * (_ROWS + tile_kv) * 4
+    return tiles + -(-(barriers + notes) // 128) * 128 + staged + diagonals
 
 
-def registers_needed(variant: Variant, groups: int, tile_kv: int) -> int:
+def band_places(variant: Variant, groups: int) -> int:
+    """Where bands have no place but one, they are stored when the warpgroup's turn has come: its warps meet for that,
+    and have read those of the tile before."""
+    return 2 if groups == 1 or variant.tiles.turns == "none" else 1
+
+
+def registers_needed(variant: Variant, reads: Reads, groups: int, tile_kv: int) -> int:
     """Of a thread that multiplies: sums, scores and weights, and the rest, of which ptxas was seen to need so much."""
     spare = 40 if groups < 3 else 32
     if variant.value_dim > 128:
         spare += 2 * _GRANULE
     if groups > 2 and (variant.score is not None or variant.sink):
         spare += 2 * _GRANULE
-    if _reads_by_pair(variant):
+    if reads.loads:
         spare += tile_kv // 2  # that are on their way, and where from
     return variant.value_dim // 2 + tile_kv // 2 + tile_kv // 4 + spare
 
@@ -92,6 +110,11 @@ def _reads_by_pair(variant: Variant) -> bool:
     tree = parse(variant.score.resolved, params={param.name: param for param in variant.params}, expect="score")
     reads = (node for node in walk(tree) if isinstance(node, Read))
     return any(isinstance(name, Name) and name.id == "kv" for read in reads for name in walk(read))
+
+
+def reads_of(variant: Variant, banded: BandedScore | None, bands: int) -> Reads:
+    """What pairs read with so many bands: those of ``banded``, or none."""
+    return Reads(bands, banded.loads) if banded is not None and bands else Reads(0, _reads_by_pair(variant))
 
 
 def registers_at_entry(device: Device, groups: int) -> int:
@@ -114,34 +137,40 @@ def _least_feeder(variant: Variant, groups: int) -> int:
     return _MOST_FEEDER if groups == 2 and variant.mask is not None else _LEAST_FEEDER[groups]
 
 
-def _feeder(variant: Variant, device: Device, groups: int, keys: int) -> int:
+def _feeder(variant: Variant, reads: Reads, device: Device, groups: int, keys: int) -> int:
     """Registers of a thread that feeds: all that the others have no need of."""
     least, most = _least_feeder(variant, groups), _MOST_FEEDER
-    enough = registers_of(device, groups, most)[0] >= registers_needed(variant, groups, keys)
+    enough = registers_of(device, groups, most)[0] >= registers_needed(variant, reads, groups, keys)
     return most if enough and least < most else least
 
 
-def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[Forward, dict[str, str]]:
+def choose_forward(
+    variant: Variant, target: Target, by_head: bool, banded: BandedScore | None
+) -> tuple[Forward, dict[str, str]]:
     """The sizes for a variant, and a reason for each."""
     device = target.device
     assert device is not None
     why: dict[str, str] = {}
-    groups, keys, stages = _tiles(variant, device, why)
+    groups, stages = _groups(variant, why)
+    reads = _reads(variant, banded, device, groups, stages, why)
+    keys = _keys(variant, reads, device, groups, stages, why)
     why["tile_q"] = f"{_ROWS} rows, an instruction's, a warpgroup: {groups} of them"
-    registers, feeder = registers_of(device, groups, _feeder(variant, device, groups, keys))
+    registers, feeder = registers_of(device, groups, _feeder(variant, reads, device, groups, keys))
     if groups > 1:
         why["registers"] = f"what {groups} warpgroups can have each when the one that feeds them gives up its own"
         why["feeder_registers"] = "for what schedules tiles and has them copied"
     else:
         why["registers"] = why["feeder_registers"] = "as many as a thread can have: all warps stay alike"
-    query_stages, staged_slabs = _room(variant, device, groups, keys, stages)
+    query_stages, staged_slabs = _room(variant, reads, device, groups, keys, stages)
     why["staged_slabs"] = "o goes by way of shared memory, so much of a warp's rows at a time"
     why["query_stages"] = (
         "a block's queries come while another is multiplied" if query_stages > 1 else "there is no room for two"
     )
-    bytes_ = shared_bytes(variant, groups, keys, stages, query_stages, staged_slabs)
+    bytes_ = shared_bytes(variant, groups, keys, stages, reads.bands, query_stages, staged_slabs)
     rows = f"{query_stages} × {groups * _ROWS} rows of Q, {stages} × {keys} rows of K and V"
     why["shared_bytes"] = f"{rows}, {staged_slabs} × 64 columns of each row of o, barriers and notes"
+    if reads.bands:
+        why["shared_bytes"] += f", {band_places(variant, groups)} × {_ROWS + keys} elements a band and warpgroup"
     why["threads"] = f"{groups} of the warpgroups multiply, one feeds them"
     if groups == 1:
         turns, why["turns"] = "none", "there is one warpgroup"
@@ -169,6 +198,7 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
         registers=registers,
         feeder_registers=feeder,
         shared_bytes=bytes_,
+        bands=reads.bands,
         turns=turns,
         word_bytes=0 if variant.mask is None else 8 * groups,
         by_head=by_head,
@@ -177,8 +207,8 @@ def choose_forward(variant: Variant, target: Target, by_head: bool) -> tuple[For
     return chosen, why
 
 
-def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, int, int]:
-    """Warpgroups, keys and stages."""
+def _groups(variant: Variant, why: dict[str, str]) -> tuple[int, int]:
+    """Warpgroups and stages."""
     narrow = max(variant.head_dim, variant.value_dim) <= _SLAB
     groups = 3 if narrow and not variant.params else 2
     if groups == 3:
@@ -193,10 +223,34 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
         groups, why["groups"] = tiles.q // _ROWS, tiles.why("q")
     if tiles.stages is not None:
         stages, why["stages"] = tiles.stages, tiles.why("stages")
-    if tiles.kv is not None:
-        why["tile_kv"] = tiles.why("kv")
-        return groups, tiles.kv, stages
-    keys = next(fitting_keys(variant, device, groups, stages), _STEP)
+    return groups, stages
+
+
+def _reads(
+    variant: Variant, banded: BandedScore | None, device: Device, groups: int, stages: int, why: dict[str, str]
+) -> Reads:
+    """How pairs have elements of params."""
+    without, keys = reads_of(variant, banded, 0), variant.tiles.kv
+    if banded is None:
+        why["bands"] = "no param is read along diagonals"
+        return without
+    bands = len(banded.bands)
+    if bands > _MOST_BANDS:
+        why["bands"] = f"{bands} reads along diagonals are more than {_MOST_BANDS}: pairs load their elements"
+        return without
+    if shared_bytes(variant, groups, keys or _STEP, stages, bands) > device.shared_per_block:
+        why["bands"] = "there is no room for what is read along diagonals: pairs load their elements"
+        return without
+    why["bands"] = "a tile's pairs share what is read along diagonals, which a warpgroup loads once"
+    return reads_of(variant, banded, bands)
+
+
+def _keys(variant: Variant, reads: Reads, device: Device, groups: int, stages: int, why: dict[str, str]) -> int:
+    """Keys of a tile."""
+    if variant.tiles.kv is not None:
+        why["tile_kv"] = variant.tiles.why("kv")
+        return variant.tiles.kv
+    keys = next(fitting_keys(variant, reads, device, groups, stages), _STEP)
     # Measured on an H200: larger ones are 1 % faster where rows are long, but leave no room for a second block of
     # queries, and of a partial tile more pairs count for nothing; short rows lose 3 to 5 %.
     if keys > 128:
@@ -204,23 +258,23 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
         why["tile_kv"] = "128 keys: larger tiles were seen to be slower where rows are short"
     else:
         why["tile_kv"] = f"{keys} keys are what registers and {device.shared_per_block >> 10} KiB of shared memory hold"
-    return groups, keys, stages
+    return keys
 
 
-def _room(variant: Variant, device: Device, groups: int, keys: int, stages: int) -> tuple[int, int]:
+def _room(variant: Variant, reads: Reads, device: Device, groups: int, keys: int, stages: int) -> tuple[int, int]:
     """Blocks of query rows, and slabs of a warp's rows of o, that shared memory holds beside the tiles."""
     for queries, slabs in product((2, 1), (4, 2, 1)):
         if slabs > -(-variant.value_dim // _SLAB):
             continue
-        if shared_bytes(variant, groups, keys, stages, queries, slabs) <= device.shared_per_block:
+        if shared_bytes(variant, groups, keys, stages, reads.bands, queries, slabs) <= device.shared_per_block:
             return queries, slabs
     return 1, 1
 
 
-def fitting_keys(variant: Variant, device: Device, groups: int, stages: int) -> Iterator[int]:
+def fitting_keys(variant: Variant, reads: Reads, device: Device, groups: int, stages: int) -> Iterator[int]:
     """Keys a tile that registers and shared memory hold, from the most on."""
     registers, _ = registers_of(device, groups, _least_feeder(variant, groups))
     for keys in range(_MOST_KEYS, 0, -_STEP):
-        held = shared_bytes(variant, groups, keys, stages) <= device.shared_per_block
-        if held and registers_needed(variant, groups, keys) <= registers:
+        held = shared_bytes(variant, groups, keys, stages, reads.bands) <= device.shared_per_block
+        if held and registers_needed(variant, reads, groups, keys) <= registers:
             yield keys

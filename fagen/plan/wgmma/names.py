@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...expr.code import Snippet
 from ...runtime.language import Binary, Call, Read, parse, walk
 from ..mma.names import expression_names, shared_names
 from ..model import Plan
-from .forward import Forward, planned
+from ..pieces import scores
+from .forward import Forward, band_places, planned
 
 __all__ = ["direction_names", "shared_names"]
 
@@ -21,8 +23,10 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     forward = plan.forward
     by_head = forward.by_head
     short = _is_short(plan)
+    names = expression_names(plan, "kRoom", "p.unit")
     return {
-        **expression_names(plan, "kRoom", "p.unit"),
+        **names,
+        **_scores(plan, names),
         "tile_kv": forward.tile_kv,
         "groups": forward.groups,
         "stages": forward.stages,
@@ -89,6 +93,25 @@ def declared(line: str) -> tuple[str, str]:
     match = _DECLARATION.fullmatch(line)
     assert match is not None, line
     return match[1], match[2]
+
+
+def _scores(plan: Plan, names: Mapping[str, Any]) -> Mapping[str, object]:
+    """How the scores of tiles are printed, and that of one pair, which has all it reads from memory."""
+    assert isinstance(plan.forward, Forward)
+    variant, code = plan.variant, plan.code
+    banded = code.banded_score if plan.forward.bands else None
+    if banded is None:
+        return {"pair_score": names["full_scores"]}
+    return {
+        "pair_score": names["full_scores"],
+        "headers": (*names["headers"], "cuda/band.h"),
+        "band_places": band_places(variant, plan.forward.groups),
+        "bands": [
+            {"name": band.name, "element": band.element, "load": scores(code, variant, band.load, tail=False)}
+            for band in banded.bands
+        ],
+        "full_scores": scores(code, variant, banded.score, tail=False),
+    }
 
 
 def _is_short(plan: Plan) -> bool:

@@ -29,7 +29,7 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
         raise PlanError(found)
     code = emit(variant, CUDA_SCALAR)
     by_head = bool({"h", "hk"} & set(body(code, variant, code.tile_test).needs))
-    forward, why = choose_forward(variant, target, by_head)
+    forward, why = choose_forward(variant, target, by_head, code.banded_score)
     if found := [*too_large(variant, target, forward.shared_bytes), *too_wide(variant, target, forward)]:
         raise PlanError(found)
     why["schedule"] = f"{target.instruction}, which {target.title} has"

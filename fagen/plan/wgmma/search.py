@@ -9,7 +9,7 @@ from ...runtime.variant import Tiles
 from ...target import Target
 from ..model import Plan
 from ..schedule import Search
-from .forward import Forward, fitting_keys, registers_needed
+from .forward import Forward, fitting_keys, reads_of, registers_needed
 
 
 def _tiles() -> Iterator[Tiles]:
@@ -26,11 +26,12 @@ def _tiles_of(plan: Plan) -> Tiles:
 def _waste(plan: Plan, target: Target) -> str:
     forward, variant = plan.forward, plan.variant
     assert isinstance(forward, Forward) and target.device is not None
-    needed = registers_needed(variant, forward.groups, forward.tile_kv)
+    reads = reads_of(variant, plan.code.banded_score, forward.bands)
+    needed = registers_needed(variant, reads, forward.groups, forward.tile_kv)
     if needed > forward.registers:
         return f"a thread that multiplies needs {needed} registers and has {forward.registers}: it would spill"
     # Of few keys each tile has its waits all the same, and products are too short to hide them.
-    most = next(fitting_keys(variant, target.device, forward.groups, forward.stages), 0)
+    most = next(fitting_keys(variant, reads, target.device, forward.groups, forward.stages), 0)
     if 2 * forward.tile_kv <= most:
         return f"{forward.tile_kv} keys a tile are no more than half of the {most} that fit"
     return ""
