@@ -171,12 +171,18 @@ class Shared {
   __device__ __forceinline__ void forget_again() const { ptx::st_shared_4(start_ + kAgain, 0); }
   // By all warps but the feeder's, when there is nothing left to be done but those: they meet once, and where there are some,
   // once more when all have read it.
+  __device__ __forceinline__ uint32_t end() const { return start_ + kAgain + 8; }
   __device__ __forceinline__ bool another_round() const {
-    constexpr int kBarrier = 1 + 2 * kGroups;  // after those of the warpgroups
-    ptx::sync_named<kThreads - 32>(kBarrier);
+    meet(0);
     const bool more = ptx::ld_shared_4(start_ + kAgain) != 0;
-    if (more) ptx::sync_named<kThreads - 32>(kBarrier);
+    if (more) meet(1);
     return more;
+  }
+  // Each thread for itself: they come here from different places, which barriers of the block are not for.
+  __device__ __forceinline__ void meet(uint32_t parity) const {
+    ptx::mbarrier_arrive(end());
+    ptx::mbarrier_wait(end(), parity);
+    __syncwarp();
   }
 
   __device__ __forceinline__ void plan(uint32_t number, const Planned& tile) const {
@@ -896,6 +902,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
     shared.of_plans().make(1, 1);
     shared.of_clean().make(kScreeners, 4 * kGroups);
     shared.forget_again();
+    ptx::mbarrier_init(shared.end(), kThreads - 32);
     ptx::fence_mbarrier_init();
   }
   ptx::sync_block();
