@@ -151,7 +151,7 @@ class Shared {
   static constexpr int kPlanBarriers = kBarriers + 2 * Ring<kStages>::kBytes + Ring<kQueryStages * kGroups>::kBytes;
   static constexpr int kPlans = kPlanBarriers + Ring<kPlanned>::kBytes;
   static constexpr int kClean = kPlans + 16 * kPlanned;
-  static constexpr int kAgain = kClean + Ring<kStages>::kBytes + 8 * kStages;
+  static constexpr int kAgain = kClean + Ring<kStages>::kBytes + 16 * kStages;
   // Blocks of rows that are noted. While one is finished or mended, the keys of the next block's first tile may have been
   // given back, and as many tiles after it scheduled as there are plans.
   static constexpr int kBlocks = 2 * kPlanned;

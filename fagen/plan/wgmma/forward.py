@@ -78,7 +78,7 @@ def shared_bytes(
     """Shared memory of a block: Shared::kBytes of a rendered kernel."""
     head, value = (-(-dim // _SLAB) * _SLAB * 2 for dim in (variant.head_dim, variant.value_dim))
     barriers = 2 * 16 * stages + 16 * query_stages * groups + 16 * planned(stages)
-    notes = 16 * planned(stages) + (16 + 8) * stages + 16 + 16 * 2 * planned(stages)
+    notes = 16 * planned(stages) + (16 + 16) * stages + 16 + 16 * 2 * planned(stages)
     staged = 4 * groups * staged_slabs * 16 * 2 * _SLAB
     tiles = query_stages * groups * _ROWS * head + stages * tile_kv * (head + value)
     diagonals = bands * groups * band_places(variant, groups) * (_ROWS + tile_kv) * 4
