@@ -113,6 +113,7 @@ struct Array {
       found.add(unknown_element(Scalar{}));
       return found;
     }
+    if (part.elements == 0) return found;
     int64_t last = 0;
     bool first = true;
     each(part, [&](Scalar x) {
