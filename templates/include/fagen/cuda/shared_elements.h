@@ -24,7 +24,7 @@ __device__ __forceinline__ void multiply_elements(int chunks, int first, int ste
 template <class Element, class Place>
 __device__ __forceinline__ bool remove_nonfinite(int chunks, int first, int step, Place place) {
   uint32_t found = 0;  // 0 times a finite number leaves it 0
-#pragma unroll 4
+#pragma unroll 1
   for (int at = first; at < chunks; at += step) {
     const uint4 x = ptx::ld_shared_16(place(at));
     found = Element::multiply_add(x.x, 0, found);
