@@ -99,14 +99,17 @@ struct Note {
 
   int32_t j;
   // Bit g: no pair of warpgroup g is excluded, and of kNone << g: all are. kFirst: of the block's tiles. kStop: there is none.
-  // kOpens: of those that a warpgroup sees something of, known to itself. kSecond: the block's queries lie in the second of two places. From bit 16 on, the tile's place in the rings.
+  // kOpens: of those that a warpgroup sees something of, known to itself. kSecond: the block's queries lie in the second of
+  // two places. From bit 16 on, the tile's place in the rings.
   uint32_t flags;
 
   __device__ __forceinline__ uint32_t stage() const { return flags >> 16; }
   __device__ __forceinline__ uint32_t query_stage() const { return kQueryStages == 1 ? 0 : flags / kSecond % 2; }
   static constexpr uint32_t kScreened = 1 << 11;  // values of the block's tiles are screened
   // Screened, and of a warpgroup that sees some of it, some pairs are excluded.
-  __device__ __forceinline__ bool mixed() const { return (flags & kScreened) != 0 && ((flags | flags / kNone) & kAllGroups) != kAllGroups; }
+  __device__ __forceinline__ bool mixed() const {
+    return (flags & kScreened) != 0 && ((flags | flags / kNone) & kAllGroups) != kAllGroups;
+  }
   // That of the tile before, or of the one before that.
   __device__ __forceinline__ uint32_t stage_before(bool skipped) const {
     return kStages == 2 ? stage() ^ 1 ^ skipped : (stage() + kStages - 1 - skipped) % kStages;
@@ -164,7 +167,6 @@ class Shared {
   __device__ __forceinline__ uint32_t found(uint32_t stage) const {
     return start_ + kClean + Ring<kStages>::kBytes + 16 * stage;
   }
-
   // Blocks of rows that are to be multiplied again, with values screened: a bit of each. By one lane.
   __device__ __forceinline__ void ask_again(uint32_t number) const { ptx::or_shared(start_ + kAgain, 1u << number); }
   __device__ __forceinline__ uint32_t take_again() const { return ptx::exchange_shared(start_ + kAgain, 0); }
@@ -706,8 +708,13 @@ class Multiplier {
           pack(weights, x);
         } else {
           shared_.of_keys().wait_full(keys_);
-          if (next.opens() && after.is_another()) see_nothing(o);
-          if (next.opens() && !after.is_another()) after.flags |= Note::kOpens;
+          if (next.opens()) {
+            if (after.is_another()) {
+              see_nothing(o);
+            } else {
+              after.flags |= Note::kOpens;
+            }
+          }
           release_keys(next, after);
           shared_.of_values().wait_full(values_);
           release_values();

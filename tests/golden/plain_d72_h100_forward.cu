@@ -118,7 +118,8 @@ struct Note {
 
   int32_t j;
   // Bit g: no pair of warpgroup g is excluded, and of kNone << g: all are. kFirst: of the block's tiles. kStop: there is none.
-  // kOpens: of those that a warpgroup sees something of, known to itself. kSecond: the block's queries lie in the second of two places. From bit 16 on, the tile's place in the rings.
+  // kOpens: of those that a warpgroup sees something of, known to itself. kSecond: the block's queries lie in the second of
+  // two places. From bit 16 on, the tile's place in the rings.
   uint32_t flags;
 
   __device__ __forceinline__ uint32_t stage() const { return flags >> 16; }
@@ -498,8 +499,13 @@ class Multiplier {
           pack(weights, x);
         } else {
           shared_.of_keys().wait_full(keys_);
-          if (next.opens() && after.is_another()) see_nothing(o);
-          if (next.opens() && !after.is_another()) after.flags |= Note::kOpens;
+          if (next.opens()) {
+            if (after.is_another()) {
+              see_nothing(o);
+            } else {
+              after.flags |= Note::kOpens;
+            }
+          }
           release_keys(next, after);
           shared_.of_values().wait_full(values_);
           release_values();

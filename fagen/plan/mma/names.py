@@ -85,7 +85,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "warps": forward.warps,
         "stages": forward.stages,
         "shared_bytes": forward.shared_bytes,
-        "short_mask": True,
+        "asks_by_pair": True,
         "rows_first": False,  # it would take registers that these kernels have not
         "tiles_bytes": " + Tiles<kWarps>::kBytes" if masked else "",
         "blocks_per_sm": forward.blocks_per_sm,

@@ -109,7 +109,7 @@ def _reads_by_pair(variant: Variant) -> bool:
         return False
     tree = parse(variant.score.resolved, params={param.name: param for param in variant.params}, expect="score")
     reads = (node for node in walk(tree) if isinstance(node, Read))
-    return any(isinstance(name, Name) and name.id == "kv" for read in reads for name in walk(read))
+    return any(isinstance(name, Name) and name.id in ("kv", "j") for read in reads for name in walk(read))
 
 
 def reads_of(variant: Variant, banded: BandedScore | None, bands: int) -> Reads:

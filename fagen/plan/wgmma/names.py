@@ -41,7 +41,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "turns": forward.turns,
         # Whether weights are so small that those of as many keys as there are sum to 1: see expression_names.
         "small_weights": plan.variant.dtype == "bf16",
-        "short_mask": short,
+        "asks_by_pair": short,
         "of_key": None if plan.code.mask is None else OfKey.of(plan.code.mask),
         "rows_first": True,
         "exclude": "exclude_pairs_unrolled" if short else "exclude_rows",

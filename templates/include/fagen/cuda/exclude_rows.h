@@ -6,8 +6,8 @@
 namespace fagen {
 namespace {
 
-// Scores of pairs that `test` excludes become -inf: test(a, b)(column) says which of rows a and b it admits, a bit each. A few columns at a time, so that what they read is on its
-// way together, in a loop: its code takes room in the instruction cache.
+// Scores of pairs that `test` excludes become -inf: test(a, b)(column) says which of rows a and b it admits, a bit each. A few
+// columns at a time, so that what they read is on its way together, in a loop: its code takes room in the instruction cache.
 template <int kKeyTiles, class Test>
 __device__ __forceinline__ void exclude_rows(float (&x)[1][kKeyTiles][4], Test test) {
   constexpr int kOfWord = 8, kWords = (kKeyTiles + kOfWord - 1) / kOfWord;
