@@ -32,6 +32,7 @@ VariantOption = Annotated[
 ]
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="The folder that holds modules.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout, nothing else.")]
+RoundsOption = Annotated[int, typer.Option(min=3, help="Interleaved rounds; medians are taken over them.")]
 
 
 def _version(wanted: bool) -> None:
@@ -176,7 +177,7 @@ def bench(
     ] = None,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="Leave the backward pass out.")] = False,
     flex: Annotated[bool, typer.Option("--flex", help="Also against compiled FlexAttention (slow to start).")] = False,
-    rounds: Annotated[int, typer.Option(min=3, help="Interleaved rounds; medians are taken over them.")] = 9,
+    rounds: RoundsOption = 9,
     write: Annotated[
         Path | None,
         typer.Option(
@@ -276,7 +277,7 @@ def tune(
         list[int] | None,
         typer.Option(min=1, help="Sequences of this length, of 16384 tokens in all.", show_default="as of fagen bench"),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=3, help="Interleaved rounds; medians are taken over them.")] = 9,
+    rounds: RoundsOption = 9,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Compilers at once, as of fagen build.")
     ] = None,

@@ -1,263 +1,31 @@
-"""`fagen tune`: what is compiled, checked, measured, kept and written, with stand-ins for compiler and card."""
+"""`fagen tune`: what is checked, measured, kept and written, with stand-ins for compiler and card."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tuned import ROOT, TIMES, Card, Compiler, run, swept
 from typer.testing import CliRunner
-from variants import variant
 
-from fagen.bench.run import Options
-from fagen.build.progress import Silent
 from fagen.cli import app, tuning
-from fagen.costs import ProblemSize
-from fagen.errors import CompileError, PlanError, Problem, UsageError
-from fagen.runtime.check.report import Failure, VariantReport
-from fagen.runtime.check.where import Where
+from fagen.errors import UsageError
 from fagen.size import parse_size, size_text
-from fagen.spec import expand, load, load_text
+from fagen.spec import expand, load
 from fagen.tune import __main__ as alone
-from fagen.tune import command, measure, sweep
-from fagen.tune.folder import Candidate, Sweep, Swept, read_sweep
-from fagen.tune.measure import Bench, Measuring
+from fagen.tune import command
+from fagen.tune.folder import Candidate, Sweep
+from fagen.tune.measure import Measuring
 from fagen.tune.results import Results
-from fagen.tune.sweep import compile_sweep, spec_text
 from fagen.tune.winners import table, winners
 
-ROOT = Path(__file__).parents[2]
-SPEC = """fagen: 1
-name: mine
-target: sm_90a
-defaults: {dtype: bf16, backward: false, head_dim: 128}
-variants:
-  - {name: causal, mask: causal}
-  - {name: full}
-"""
-
-
-@pytest.fixture
-def spec(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.yaml"
-    path.write_text(SPEC)
-    return path
-
-
-# ---- compiling ----
-
-
-class Compiler:
-    """In the place of `fagen.build`: publishes a manifest. It refuses variants of ``refused``; those of ``spilling``
-    spill."""
-
-    def __init__(self) -> None:
-        self.built: list[str] = []
-        self.now = 0.0
-        self.refused: set[str] = set()
-        self.spilling: set[str] = set()
-
-    def __call__(self, path: Path, *, out: Path, check: str, jobs: int | None, progress: Any) -> None:
-        assert check == "off" and path.parent == out
-        found = expand(load(path))
-        for each in found:
-            if each.name in self.refused:
-                raise CompileError(Problem(f"too many resources (compiling {each.name} forward)"))
-        self.built.append(path.stem)
-        self.now += 10.0
-        folder = out / path.stem
-        folder.mkdir(exist_ok=True)
-        taken = {"spill_stores": 8, "spill_loads": 12}
-        entries = [
-            {
-                "variant": each.to_json(),
-                "objects": [each.name],
-                "resources": {"kernel": taken if each.name in self.spilling else dict.fromkeys(taken, 0)},
-            }
-            for each in found
-        ]
-        (folder / "manifest.json").write_text(json.dumps({"fagen": "0", "variants": entries}))
-
-
-@pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    found = Compiler()
-    monkeypatch.setattr(sweep, "build", found)
-    monkeypatch.setattr(sweep, "_MODULE", 8)
-    monkeypatch.setattr(sweep.time, "monotonic", lambda: found.now)
-    return found
-
-
-def compiled(spec: Path, folder: Path, **options: Any) -> Sweep:
-    return compile_sweep(spec, folder, progress=Silent, tell=lambda line: None, **options)
-
-
-def test_variants_take_turns_and_the_nearest_candidates_are_first(
-    spec: Path, tmp_path: Path, compiler: Compiler
-) -> None:
-    found = compiled(spec, tmp_path / "c", most=10)
-    assert compiler.built == ["causal_0", "full_0", "causal_1", "full_1"]
-    causal = found.variants[0]
-    assert causal.own == causal.candidates[0].name == "q128_kv128_s2_scores"
-    assert len(causal.candidates) == 10 and causal.waiting == 0
-    assert causal.pruned["{q: 192, kv: 256, stages: 4, turns: sums}"].startswith("its tiles need")
-    assert "10 are nearer to the planner's own choice" in causal.pruned.values()
-    assert read_sweep(tmp_path / "c") == found
-
-
-def test_a_budget_ends_between_modules_and_the_next_run_goes_on(spec: Path, tmp_path: Path, compiler: Compiler) -> None:
-    found = compiled(spec, tmp_path / "c", most=20, budget=15.0)
-    assert compiler.built == ["causal_0", "full_0"]
-    assert [(len(each.candidates), each.waiting) for each in found.variants] == [(8, 12), (8, 12)]
-    compiler.built.clear()
-    again = compiled(spec, tmp_path / "c", most=20, budget=25.0)
-    assert compiler.built[:3] == ["causal_0", "full_0", "causal_1"] and len(compiler.built) == 3
-    assert [each.waiting for each in again.variants] == [4, 12]
-
-
-def test_what_does_not_compile_or_spills_is_pruned(spec: Path, tmp_path: Path, compiler: Compiler) -> None:
-    compiler.refused, compiler.spilling = {"q128_kv144_s2_scores"}, {"q128_kv112_s2_scores"}
-    (found,) = compiled(spec, tmp_path / "c", most=8, names=["causal"]).variants
-    names = [each.name for each in found.candidates]
-    assert len(names) == 6 and not set(names) & (compiler.refused | compiler.spilling)
-    assert "it does not compile: too many" in found.pruned["{q: 128, kv: 144, stages: 2, turns: scores}"]
-    assert found.pruned["{q: 128, kv: 112, stages: 2, turns: scores}"] == (
-        "by ptxas it spills 8 bytes a thread and reads 12 back"
-    )
-
-
-def test_one_variant_leaves_what_is_known_of_the_others(spec: Path, tmp_path: Path, compiler: Compiler) -> None:
-    compiled(spec, tmp_path / "c", most=2)
-    found = compiled(spec, tmp_path / "c", most=3, names=["full"])
-    assert {each.variant: len(each.candidates) for each in found.variants} == {"full": 3, "causal": 2}
-    (tmp_path / "c" / "sweep.json").write_text("{")
-    with pytest.raises(UsageError, match=r"sweep.json cannot be read"):
-        read_sweep(tmp_path / "c")
-    assert len(compiled(spec, tmp_path / "c", most=2).variants) == 2  # it costs nothing that was compiled
-
-
-def test_what_there_is_nothing_to_tune_of(spec: Path, tmp_path: Path, compiler: Compiler) -> None:
-    told: list[str] = []
-    spec.write_text(SPEC.replace("mask: causal", "mask: causal, tiles: {q: 128}") + "  - {name: again}\n")
-    found = compile_sweep(spec, tmp_path / "c", most=1, progress=Silent, tell=told.append)
-    assert [each.variant for each in found.variants] == ["full"]
-    assert told == [
-        "causal: its tiles are the spec's own; there is nothing to tune",
-        "again: as fast as full, whose tiles it gets",
-    ]
-    spec.write_text(SPEC.replace("head_dim: 128", "head_dim: 128, tiles: {q: 128}"))
-    with pytest.raises(PlanError, match="nothing to tune"):
-        compiled(spec, tmp_path / "c")
-    with pytest.raises(UsageError, match="--variant: no variant other"):
-        compiled(spec, tmp_path / "c", names=["other"])
-
-
-@pytest.mark.parametrize("ready", ["zoo", "h100", "cpu"])
-def test_a_spec_of_candidates_means_the_same(ready: str) -> None:
-    """With macros, constants and scales written out, every variant is as it was."""
-    for each in expand(load(ROOT / "specs" / f"{ready}.yaml")):
-        text = spec_text("again", "cpu", each.isa, [each])
-        (found,) = expand(load_text(text))
-        for key, value in vars(each).items():
-            if key in ("mask", "score"):
-                assert (value and value.resolved) == (getattr(found, key) and getattr(found, key).resolved)
-            elif key not in ("line", "column"):
-                assert getattr(found, key) == value, (each.name, key)
-
-
 # ---- measuring ----
-
-
-class Card:
-    """Machine, timer, modules and check in one. ``milliseconds`` are those of each candidate, by name; ``wrong`` fails
-    its first case, ``subtle`` only the whole check."""
-
-    title = "a card"
-    device = "cpu"
-
-    def __init__(self, milliseconds: dict[str, float]):
-        self.milliseconds = milliseconds
-        self.wrong: set[str] = set()
-        self.subtle: set[str] = set()
-        self.now = 0.0
-        self.samples: list[str] = []
-        self.checks: list[tuple[str | None, list[str]]] = []
-        self.stop_after: int | None = None
-
-    def kernel(self, name: str) -> Any:
-        def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str:
-            return name
-
-        kernel: Any = SimpleNamespace(variant=variant(name=name, backward=False))
-        return type("Kernel", (), {"variant": kernel.variant, "__call__": lambda self, *tensors: call(*tensors)})()
-
-    def load(self, folder: Path) -> Any:
-        kernels = {name: self.kernel(name) for name in self.milliseconds}
-        return SimpleNamespace(kernels=kernels, variant=lambda name: kernels[name].variant)
-
-    def timer(self, how: object) -> Card:
-        return self
-
-    def ready(self, call: Callable[[], object]) -> Callable[[], float]:
-        name = str(call())
-        assert name not in self.wrong, "it was run before it was checked"
-
-        def sample() -> float:
-            if self.stop_after is not None:
-                self.stop_after -= 1
-                if self.stop_after < 0:
-                    raise KeyboardInterrupt
-            self.samples.append(name)
-            self.now += 1.0
-            return self.milliseconds[name] / 1e3
-
-        return sample
-
-    def sizes(self, which: object) -> Sequence[ProblemSize]:
-        return [parse_size("B1,H2,S16"), parse_size("B1,H2,S32")]
-
-    def in_use(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def check(self, folder: Path, names: Sequence[str], wish: Any) -> list[VariantReport]:
-        self.checks.append((wish.case, list(names)))
-        self.now += len(names)
-        bad = self.wrong | (self.subtle if wish.case is None else set())
-        failure = (Failure("several-tiles", "o is wrong"),)
-        return [
-            VariantReport(name, "failed" if name in bad else "passed", 1, "auto", failures=failure * (name in bad))
-            for name in names
-        ]
-
-    def bench(self) -> Bench:
-        return Bench(machine_for=lambda module: self, load=self.load, check=self.check, clock=lambda: self.now)  # type: ignore[arg-type, return-value]
-
-
-TIMES = {"own": 2.0, "fast": 1.0, "faster": 0.5, "slow": 4.0}
-
-
-@pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> Card:
-    found = Card(dict(TIMES))
-    monkeypatch.setattr(measure, "find_where", lambda *arguments, **options: Where())
-    return found
-
-
-def swept(name: str = "causal", version: int = 1) -> Sweep:
-    candidates = [Candidate(each, f"{name}_0", f"key {each} {name}", {"q": 64, "kv": 16}) for each in TIMES]
-    return Sweep("mine", version, (Swept(name, f"shape of {name}", "sm_90a", "own", candidates),))
-
-
-def run(card: Card, path: Path, which: Sweep | None = None, budget: float | None = None, **options: Any) -> bool:
-    wanted = Options(rounds=3, **options)
-    return Measuring(path.parent, which or swept(), Results(path), wanted, budget, bench=card.bench()).run()
 
 
 def test_the_fastest_that_is_right_wins_and_candidates_take_turns(card: Card, tmp_path: Path) -> None:
