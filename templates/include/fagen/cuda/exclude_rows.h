@@ -1,4 +1,4 @@
-// The pairs of a tile that a mask excludes, of a warp's 16 rows, for masks that read params; see exclude.h.
+// The pairs of a tile that a mask excludes, of a warp's 16 rows, for masks of more than a few instructions.
 #pragma once
 #include "fagen/cuda/math.h"
 #include "fagen/cuda/threads.h"
