@@ -117,6 +117,7 @@ class KernelCode:
     ``Ranges query_ranges(int32_t b, int32_t h, Span kv)``; hk, q_len, kv_len and the declared arrays must be in scope
     too. Spans are positions of rows and keys that exist; key_ranges gives key indexes and query_ranges row
     indexes i. ``tests_params`` are the params whose entries the three look through.
+    ``mask_ends`` says whether the mask by itself shuts out what would be keys past the last one, for rows that exist.
     """
 
     declarations: tuple[ArrayDeclaration, ...]
@@ -132,6 +133,7 @@ class KernelCode:
     key_ranges: tuple[str, ...]
     query_ranges: tuple[str, ...]
     tests_params: tuple[str, ...]
+    mask_ends: bool
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and strings; :meth:`from_json` is its inverse."""

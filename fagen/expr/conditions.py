@@ -250,6 +250,17 @@ def nodes_of(literal: Ordered | Equal | Truth) -> tuple[Node, ...]:
     return (literal.left, literal.right) if isinstance(literal, Equal) else (literal.node,)
 
 
+def keeps_to_the_past(condition: Condition) -> bool:
+    """Whether a condition holds for no key after the query, kv > q, whatever else it asks."""
+    if isinstance(condition, Any):
+        return all(keeps_to_the_past(part) for part in condition.parts)
+    if isinstance(condition, All):
+        return any(keeps_to_the_past(part) for part in condition.parts)
+    if not isinstance(condition, Linear):
+        return False
+    return (condition.of_q, condition.of_kv) == (1, -1) and not condition.rest.terms and condition.rest.constant <= 0
+
+
 def _literals(condition: Condition) -> list[Literal]:
     if isinstance(condition, (All, Any)):
         return [literal for part in condition.parts for literal in _literals(part)]

@@ -21,12 +21,14 @@ _INDENT = "  "
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bodies of the three functions that KernelCode describes, and the params they look through."""
+    """Bodies of the three functions that KernelCode describes, and the params they look through; ``ends`` is as in
+    MaskAnalysis."""
 
     tile_test: tuple[str, ...]
     key_ranges: tuple[str, ...]
     query_ranges: tuple[str, ...]
     params: tuple[str, ...]
+    ends: bool
 
 
 def print_bounds(graph: Graph, variant: Variant, mask: Node | None) -> Bounds:
@@ -39,6 +41,7 @@ def print_bounds(graph: Graph, variant: Variant, mask: Node | None) -> Bounds:
         tuple(_LimitPrinter(analysis, params, "kv").body(analysis.keys)),
         tuple(_LimitPrinter(analysis, params, "q").body(analysis.queries)),
         tuple(params),
+        analysis.ends,
     )
 
 

@@ -43,7 +43,8 @@ def expression_names(plan: Plan, room: str, unit: str) -> Mapping[str, Any]:
     masked = variant.mask is not None
     # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.
     scored = variant.score is not None or variant.sink
-    admitted = scores(code, variant, code.mask, tail=True)
+    tail = not code.mask_ends  # keys past the last one are to be shut out
+    admitted = scores(code, variant, code.mask, tail=tail)
     return {
         "headers": ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",),
         "params": "ForwardParams",
@@ -59,7 +60,7 @@ def expression_names(plan: Plan, room: str, unit: str) -> Mapping[str, Any]:
         # Changed scores may be of any size: their differences are taken before they become exponents.
         "unit": "1.0f" if scored else unit,
         "turn": "kLog2e" if scored else "1.0f",
-        "admitted": f"({admitted.x}) && " if masked else "",
+        "admitted": (f"({admitted.x}) && j < kv_len" if masked else "j < kv_len") if tail else admitted.x,
         "bands": (),  # what pairs have their elements of params from
         "full_scores": scores(code, variant, code.score, tail=False),
         "admitted_pairs": admitted,
