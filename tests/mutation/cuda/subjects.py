@@ -261,10 +261,11 @@ SUBJECTS: dict[str, Subject] = {
             score="s / 2 + slope[h] * (kv - q)",
             params=(Param("slope", "f32", ("H",)), Param("keep", "bool", ("B", "n"))),
         ),
-        # Parts of params that alone decide of tiles: with several rows and columns, reaching outside on every side; of
-        # reals, of which those outside are equal to what they are compared with; of labels that are compared one by
-        # one, few enough to be looked through, or more. Of every other head most of a page has one label, which ends
-        # within a tile of the first batch entry, another of the second, and within a warp's rows.
+        # Parts of params that alone decide of tiles: of three axes, with several indexes of each, reaching outside on
+        # every side; of reals, compared without rounding, often with what those outside are, so that a tile can be
+        # known to be left out by them; of labels that are compared one by one, few enough to be looked through, or
+        # more. Of every other head most of a page has one label, which ends within a tile of the first batch entry,
+        # another of the second, and within a warp's rows.
         _subject(
             "sm_80",
             "parts",
@@ -272,10 +273,10 @@ SUBJECTS: dict[str, Subject] = {
             "f16",
             Tiles(q=64, kv=16, stages=2),
             align="top_left",
-            mask="start[q // 2 - 9, kv - 3] > q // 2 - 6 and weight[kv // 8 - 1] - most < -most"
+            mask="start[kv % 2, q // 2 - 9, kv - 3] > q // 2 - 6 and weight[kv // 8 - 1] < min(most, 0)"
             " if h % 3 == 0 else page[h, (kv - 12) * (381 if b == 0 else 1100)] == page[h, 16794 + q // 4]",
             params=(
-                Param("start", "i32", (38, 36)),
+                Param("start", "i32", (2, 38, 36)),
                 Param("weight", "f32", ("n",)),
                 Param("most", "f32", ()),
                 Param("page", "i32", (4, 24000)),
