@@ -57,6 +57,8 @@ def _emit(variant: Variant, dialect: str) -> KernelCode:
         key_ranges=bounds.key_ranges,
         query_ranges=bounds.query_ranges,
         tests_params=bounds.params,
+        narrow=bounds.narrow,
+        wide=bounds.wide,
     )
 
 
