@@ -104,10 +104,11 @@ class BandedScore:
 @dataclass(frozen=True)
 class NarrowBounds:
     """``tile_test`` and ``key_ranges`` of KernelCode over Span32 and, where the limits are, int32_t: for masks of which
-    32 bits hold all numbers, that read no params and are short."""
+    32 bits hold all numbers, that read no params and are short. ``conditions`` is how many the test has."""
 
     tile_test: tuple[str, ...]
     key_ranges: tuple[str, ...]
+    conditions: int
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ _WHOLE = (-_MOST + 1, _MOST - 1)
 
 def why_not_narrow(analysis: MaskAnalysis) -> str:
     """What stands in the way; "" if nothing does."""
-    tests = [*_conjunctions(analysis.admits), *_conjunctions(analysis.refuses)]
-    literals = [literal for test in tests for literal in (*test.linear, *test.others)]
+    literals = literals_of(analysis)
     bounds = list(_bounds(analysis.keys))
     every = below(tuple(_nodes(analysis, literals, bounds)))
     if any(node.op == "read" for node in every):
@@ -31,7 +30,7 @@ def why_not_narrow(analysis: MaskAnalysis) -> str:
         return "it takes real numbers"
     if any(node.op in ("floordiv", "mod") and not node.args[1].is_const for node in every):
         return "it divides by what is known at run time alone"
-    if any(_by_row(analysis, test) for test in tests):
+    if any(_by_row(analysis, test) for test in _tests(analysis)):
         return "some of its conditions are solved row by row"
     if len(literals) > _MANY:
         return f"it asks for more than {_MANY} conditions"
@@ -40,6 +39,15 @@ def why_not_narrow(analysis: MaskAnalysis) -> str:
     if not all(_reach(analysis, bound) < _MOST for bound in bounds):
         return "limits of its keys may take 64 bits"
     return ""
+
+
+def literals_of(analysis: MaskAnalysis) -> list[Literal]:
+    """The conditions of the test, admitting and refusing ones."""
+    return [literal for test in _tests(analysis) for literal in (*test.linear, *test.others)]
+
+
+def _tests(analysis: MaskAnalysis) -> list[Conjunction]:
+    return [*_conjunctions(analysis.admits), *_conjunctions(analysis.refuses)]
 
 
 def _conjunctions(test: Possible) -> Iterator[Conjunction]:

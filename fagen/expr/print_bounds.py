@@ -14,7 +14,7 @@ from .graph import Graph, Node
 from .intervals import Walker
 from .limits import NOTHING, Between, Both, Bound, Limit, When
 from .literals import float_literal
-from .narrow import why_not_narrow
+from .narrow import literals_of, why_not_narrow
 from .printer import Printer, array_name
 from .tiles import Conjunction, EachOf, OneOf, Possible, Shared, shared, strip
 
@@ -53,7 +53,8 @@ def _narrow(analysis: MaskAnalysis, mask: Node | None) -> tuple[NarrowBounds | N
     if wide:
         return None, wide
     test = _TestPrinter(analysis, {}, bits=32).body()
-    return NarrowBounds(tuple(test), tuple(_LimitPrinter(analysis, {}, "kv", bits=32).body(analysis.keys))), ""
+    limits = _LimitPrinter(analysis, {}, "kv", bits=32).body(analysis.keys)
+    return NarrowBounds(tuple(test), tuple(limits), len(literals_of(analysis))), ""
 
 
 class _Body:
