@@ -73,7 +73,7 @@ def costs(plan: Plan, direction: str) -> Costs:
         if (stored := schedule(plan.schedule).stored_tiles(plan)) is not None:
             blocks = batch * (heads if stored.by_head else 1) * sympy.ceiling(rows / sympy.Integer(stored.rows))
             words = blocks * sympy.ceiling(keys / sympy.Integer(32 * stored.keys))
-            extra += stored.counter_bytes + stored.word_bytes * words
+            extra += stored.word_bytes * words
         scores_moved, scores_held = 2 * 4 * matrix + 2 * element * matrix, 4 * matrix + element * matrix
     else:
         moved = 2 * (queries + key_bytes + value_bytes) + 2 * outputs + lse

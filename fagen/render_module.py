@@ -37,9 +37,10 @@ _CPP_DTYPES = {"bool": "boolean"}
 @dataclass(frozen=True)
 class Image:
     """What a forward kernel for a device is launched with: ``tile_q`` query rows, ``threads`` and ``shared_bytes`` a
-    block; ``box_q`` and ``box_kv`` are the rows of the boxes that it copies by, 0 if it takes no tensor maps;
-    ``word_bytes`` is what a kernel before it stores of 32 tiles of its mask, 0 if there is none, ``by_head`` whether
-    for each head. ``symbol`` is the start of its fatbin in the library, ``target`` its target."""
+    block; ``box_q`` and ``box_kv`` are the rows of the boxes that it copies by, 0 if it takes no tensor maps; ``draws``
+    says whether its blocks of threads draw their work; ``word_bytes`` is what a kernel before it stores of 32 tiles of
+    its mask, 0 if there is none, ``by_head`` whether for each head. ``symbol`` is the start of its fatbin in the
+    library, ``target`` its target."""
 
     target: str
     symbol: str
@@ -48,6 +49,7 @@ class Image:
     shared_bytes: int
     box_q: int = 0
     box_kv: int = 0
+    draws: bool = False
     word_bytes: int = 0
     by_head: bool = False
 
@@ -65,6 +67,7 @@ class _ImageText:
     box_q: int
     box_kv: int
     run: str
+    draws: str
     find: str
     word_bytes: int
     by_head: str
@@ -211,6 +214,7 @@ def _image_text(name: str, image: Image) -> _ImageText:
         shared_bytes=image.shared_bytes,
         box_q=image.box_q,
         box_kv=image.box_kv,
+        draws=_truth(image.draws),
         find=f'"fagen_{name}_find_tiles"' if image.word_bytes else "nullptr",
         word_bytes=image.word_bytes,
         by_head=_truth(image.by_head),

@@ -30,6 +30,8 @@ class OnDevice(Protocol):
     @property
     def boxes(self) -> tuple[int, int]: ...
     @property
+    def draws(self) -> bool: ...
+    @property
     def word_bytes(self) -> int: ...
     @property
     def by_head(self) -> bool: ...
@@ -59,6 +61,7 @@ def images_of(plans: Iterable[Plan]) -> dict[str, Image]:
             shared_bytes=plan.forward.shared_bytes,
             box_q=plan.forward.boxes[0],
             box_kv=plan.forward.boxes[1],
+            draws=plan.forward.draws,
             word_bytes=plan.forward.word_bytes,
             by_head=plan.forward.by_head,
         )

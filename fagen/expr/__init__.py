@@ -4,7 +4,17 @@ In the order an expression passes through: lower (tree to graph), derive; condit
 of a mask before run time); printer and print_bounds (C++), or evaluate (the same bounds, in Python).
 """
 
-from .code import CPU_VECTOR, CUDA_SCALAR, ArrayDeclaration, Band, BandedScore, KernelCode, ParamGrad, Snippet
+from .code import (
+    CPU_VECTOR,
+    CUDA_SCALAR,
+    ArrayDeclaration,
+    Band,
+    BandedScore,
+    KernelCode,
+    NarrowBounds,
+    ParamGrad,
+    Snippet,
+)
 from .emit import emit
 from .sizes import MAX_LENGTH
 
@@ -16,6 +26,7 @@ __all__ = [
     "Band",
     "BandedScore",
     "KernelCode",
+    "NarrowBounds",
     "ParamGrad",
     "Snippet",
     "emit",

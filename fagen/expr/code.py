@@ -102,6 +102,16 @@ class BandedScore:
 
 
 @dataclass(frozen=True)
+class NarrowBounds:
+    """``tile_test`` and ``key_ranges`` of KernelCode over Span32 and, where the limits are, int32_t: for masks of which
+    32 bits hold all numbers, that read no params and are short. ``conditions`` is how many the test has."""
+
+    tile_test: tuple[str, ...]
+    key_ranges: tuple[str, ...]
+    conditions: int
+
+
+@dataclass(frozen=True)
 class KernelCode:
     """All that a kernel says about its variant's expressions.
 
@@ -116,7 +126,8 @@ class KernelCode:
     ``Ranges key_ranges(int32_t b, int32_t h, Span q)`` and ``query_ranges`` that of
     ``Ranges query_ranges(int32_t b, int32_t h, Span kv)``; hk, q_len, kv_len and the declared arrays must be in scope
     too. Spans are positions of rows and keys that exist; key_ranges gives key indexes and query_ranges row
-    indexes i. ``tests_params`` are the params whose entries the three look through.
+    indexes i. ``tests_params`` are the params whose entries the three look through. ``narrow`` does the same in
+    32 bits; where it is None, ``wide`` says why.
     ``mask_ends`` says whether the mask by itself shuts out what would be keys past the last one, for rows that exist.
     """
 
@@ -134,6 +145,8 @@ class KernelCode:
     query_ranges: tuple[str, ...]
     tests_params: tuple[str, ...]
     mask_ends: bool
+    narrow: NarrowBounds | None
+    wide: str
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and strings; :meth:`from_json` is its inverse."""
@@ -149,6 +162,7 @@ class KernelCode:
             banded = values["banded_score"]
             bands = tuple(Band(**{**band, "load": _snippet(band["load"])}) for band in banded["bands"])
             values["banded_score"] = BandedScore(_snippet(banded["score"]), bands, banded["loads"])
+        values["narrow"] = values["narrow"] and NarrowBounds(**_with_tuples(values["narrow"]))
         for key in ("declarations", "grad_declarations"):
             values[key] = [ArrayDeclaration(**each) for each in values[key]]
         values["param_grads"] = [ParamGrad(**_with_tuples(grad)) for grad in values["param_grads"]]

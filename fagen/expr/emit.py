@@ -58,6 +58,8 @@ def _emit(variant: Variant, dialect: str) -> KernelCode:
         query_ranges=bounds.query_ranges,
         tests_params=bounds.params,
         mask_ends=bounds.ends,
+        narrow=bounds.narrow,
+        wide=bounds.wide,
     )
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from ..runtime.variant import Variant
 from .analysis import MaskAnalysis, analyse
+from .code import NarrowBounds
 from .conditions import Equal, Linear, Literal, Ordered, Truth, nodes_of
 from .graph import Graph, Node
 from .intervals import Walker
 from .limits import NOTHING, Between, Both, Bound, Limit, When
 from .literals import float_literal
+from .narrow import literals_of, why_not_narrow
 from .printer import Printer, array_name
 from .tiles import Conjunction, EachOf, OneOf, Possible, Shared, shared, strip
 
@@ -22,13 +24,15 @@ _INDENT = "  "
 @dataclass(frozen=True)
 class Bounds:
     """Bodies of the three functions that KernelCode describes, and the params they look through; ``ends`` is as in
-    MaskAnalysis."""
+    MaskAnalysis; ``narrow`` are the first two functions in 32 bits, or None: ``wide`` says why."""
 
     tile_test: tuple[str, ...]
     key_ranges: tuple[str, ...]
     query_ranges: tuple[str, ...]
     params: tuple[str, ...]
     ends: bool
+    narrow: NarrowBounds | None
+    wide: str
 
 
 def print_bounds(graph: Graph, variant: Variant, mask: Node | None) -> Bounds:
@@ -42,15 +46,27 @@ def print_bounds(graph: Graph, variant: Variant, mask: Node | None) -> Bounds:
         tuple(_LimitPrinter(analysis, params, "q").body(analysis.queries)),
         tuple(params),
         analysis.ends,
+        *_narrow(analysis, mask),
     )
 
 
-class _Body:
-    """The statements of one function: numbers of the whole tile first, then the steps."""
+def _narrow(analysis: MaskAnalysis, mask: Node | None) -> tuple[NarrowBounds | None, str]:
+    wide = "there is no mask" if mask is None else why_not_narrow(analysis)
+    if wide:
+        return None, wide
+    test = _TestPrinter(analysis, {}, bits=32).body()
+    limits = _LimitPrinter(analysis, {}, "kv", bits=32).body(analysis.keys)
+    return NarrowBounds(tuple(test), tuple(limits), len(literals_of(analysis))), ""
 
-    def __init__(self, analysis: MaskAnalysis, params: dict[str, None]):
+
+class _Body:
+    """The statements of one function: numbers of the whole tile first, then the steps. Of so many ``bits`` are
+    integers."""
+
+    def __init__(self, analysis: MaskAnalysis, params: dict[str, None], bits: int = 64):
         self.analysis = analysis
         self.params = params
+        self.span, self.pairs = ("Span", "Pairs") if bits == 64 else (f"Span{bits}", f"Pairs{bits}")
         self.scalars = Printer(analysis.graph, analysis.sizes.params)
         self.lines: list[str] = []
         self._depth = 0
@@ -100,7 +116,7 @@ class _Steps:
         return self._spans[name]
 
     def exact(self, node: Node) -> str:
-        return f"{'tri' if node.type == 'bool' else 'Span'}({self._body.scalar(node)})"
+        return f"{'tri' if node.type == 'bool' else self._body.span}({self._body.scalar(node)})"
 
     def constant(self, value: float) -> str:
         return f"reals({float_literal(value).removesuffix('f')})"
@@ -120,7 +136,7 @@ class _Steps:
 
     def _named(self, kind: str, text: str, stem: str) -> str:
         name = self._body.fresh(stem)
-        self._body.add(f"const {kind} {name} = {text};")
+        self._body.add(f"const {self._body.span if kind == 'Span' else kind} {name} = {text};")
         return name
 
 
@@ -194,7 +210,7 @@ class _TestPrinter(_Body):
     def _pairs(self, linear: tuple[Linear, ...]) -> None:
         """Makes ``pairs`` with what the linear conditions say of them."""
         graph = self.analysis.graph
-        self.add("Pairs pairs(q, kv);")
+        self.add(f"{self.pairs} pairs(q, kv);")
         for condition in linear:
             cut = strip(graph, condition)
             if cut is not None:
@@ -227,8 +243,8 @@ def _passed(body: _Body, steps: _Steps, literal: Literal) -> str | None:
 class _LimitPrinter(_Body):
     """``of`` is the position that is limited."""
 
-    def __init__(self, analysis: MaskAnalysis, params: dict[str, None], of: str):
-        super().__init__(analysis, params)
+    def __init__(self, analysis: MaskAnalysis, params: dict[str, None], of: str, bits: int = 64):
+        super().__init__(analysis, params, bits)
         self._keys = of == "kv"
         self._span = "q" if self._keys else "kv"
         graph = analysis.graph
@@ -237,7 +253,7 @@ class _LimitPrinter(_Body):
         else:
             self._first, self._last = self.scalar(graph.sub(graph.name("kv_len"), graph.name("q_len"))), "kv_len"
         # A limited position of which nothing is known: all of them.
-        whole = f"Span({self._first}, {self._last} - 1)"
+        whole = f"{self.span}({self._first}, {self._last} - 1)"
         self._steps = _Steps(self, *(("q", whole) if self._keys else (whole, "kv")))
 
     def body(self, limit: Limit) -> list[str]:

@@ -26,13 +26,12 @@ class Search:
 
 @dataclass(frozen=True)
 class StoredTiles:
-    """What forward stores of a mask's tiles before it runs: ``counter_bytes``, and ``word_bytes`` for each 32 tiles of
-    ``keys`` keys beside a block of ``rows`` query rows, of each head or (not ``by_head``) once for all."""
+    """What forward stores of a mask's tiles before it runs: ``word_bytes`` for each 32 tiles of ``keys`` keys beside a
+    block of ``rows`` query rows, of each head or (not ``by_head``) once for all."""
 
     rows: int
     keys: int
     word_bytes: int
-    counter_bytes: int
     by_head: bool
 
 

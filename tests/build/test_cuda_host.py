@@ -109,6 +109,25 @@ def test_clusters_are_an_attribute_and_tensor_maps_the_drivers(place: Path) -> N
     assert made == "map of 7e to 7e"
 
 
+def test_kernels_that_may_run_at_once_have_counters_of_their_own(place: Path) -> None:
+    lines = [line for line in said(place, COUNTERS="1") if not line.startswith(("push", "pop", "retain", "stream of"))]
+    made = [
+        "capture mode 2 after 0",  # a capture is no place for it
+        "allocate 16384",
+        "create stream with 1",
+        "set 4096 words at 1000 to 0 on 0x5e",
+        "synchronize 0x5e",
+        "destroy 0x5e",
+        "capture mode 0 after 2",
+    ]
+    assert lines[2:9] == made, "that device 1 was opened comes before"
+    given = [line.removeprefix("counter ") for line in lines if line.startswith("counter ")]
+    assert lines.count("allocate 16384") == 2  # one a device
+    # Of streams, the second time too; and of streams in a capture.
+    assert given[:8] == ["0x1000", "0x1004", "0x1000", "0x1008", "0x100c", "0x1010", "0x1008", "0x1000"]
+    assert len(set(given[8:-1]) - {"(nil)"}) == 4096 - 5 and given[-2:] == ["(nil)", "0x1000"]
+
+
 FAULTS = {
     "no driver": ({"drivers": "none"}, "no cuInit: libcuda.so.1 cannot be loaded: install NVIDIA's driver"),
     "old driver": ({"drivers": "old"}, "no cuLibraryLoadData: libcuda.so.1 is older than CUDA 12: update NVIDIA's"),

@@ -55,6 +55,7 @@ class ForwardParams(ctypes.Structure):
         ("params", ArrayView * 16),
         ("workspace", ctypes.c_void_p),
         ("pool", ctypes.c_void_p),
+        ("drawn", ctypes.c_void_p),
     ]
 
 

@@ -1,5 +1,5 @@
 """What Hopper's forward kernels do besides the check's cases: a block of threads that goes from one block of rows to
-another, copies of tensors that boxes cannot be cut from, tiles found beforehand."""
+another, copies of tensors that boxes cannot be cut from, tiles found beforehand or when they are scheduled."""
 
 from __future__ import annotations
 
@@ -28,11 +28,15 @@ params:
   bias: {dtype: f32, shape: [H, n]}
   step: {dtype: i32, shape: [n]}
   near: {dtype: bool, shape: [n]}
+  edge: {dtype: i32, shape: []}
 variants:
   - {name: plain, head_dim: 72, value_dim: 40}
   - {name: heads, head_dim: 64, layout: bhsd, mask: "causal and q - kv < left[h]"}
   - {name: groups, head_dim: 64, tiles: {q: 192, kv: 32}, mask: "causal and q - kv < 40 and q != 70"}
-  - {name: far, head_dim: 64, tiles: {q: 64, kv: 16}, mask: "kv < 16"}
+  - {name: far, head_dim: 64, tiles: {q: 64, kv: 16}, mask: "kv < edge"}
+  - {name: spread, head_dim: 64, tiles: {q: 64, kv: 16}, mask: "kv < 16 or causal and q - kv < 600"}
+  - {name: squares, head_dim: 64, tiles: {q: 128, kv: 16},
+     mask: "abs(q // 9 - kv // 9) <= 2 and abs(q % 9 - kv % 9) <= 2"}
   - {name: wide, head_dim: 64, dtype: bf16, tiles: {q: 64, kv: 128}}
   - {name: diagonals, head_dim: 64, tiles: {q: 128, kv: 48}, score: "s + bias[h, q - kv + 40]"}
   - {name: turned, head_dim: 64, tiles: {q: 64, kv: 80}, align: top_left, mask: "causal and q - kv < 150 and q != 70",
@@ -118,9 +122,36 @@ def test_warpgroups_rest_where_their_rows_see_nothing(completions: str, hopper: 
 def test_a_tile_is_found_behind_a_thousand_empty_ones(hopper: ModuleType) -> None:
     """They are looked for by words of 32 tiles, 32 words at a time: the one that counts is in the 33rd."""
     q, k, v = drawn(3, 16 * 32 * 32 + 16, 64, 64, heads=2)
+    edge = torch.tensor(16).int()
     with driver.use(hopper):
-        got = hopper.far(q, k, v, return_lse=True)
-    close(got, hopper.far.reference(q, k, v, return_lse=True))
+        got = hopper.far(q, k, v, edge=edge, return_lse=True)
+    close(got, hopper.far.reference(q, k, v, edge=edge, return_lse=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths", "completions"),
+    [
+        (
+            "spread",
+            (70, 1400),
+            "random",
+        ),  # more than 32 tiles in a row, and a range behind empty ones
+        ("squares", (150, 190), "latest"),
+        ("squares", (200, 60), "earliest"),  # blocks of rows that see no key at all
+    ],
+)
+def test_a_scheduler_asks_the_mask(name: str, lengths: tuple[int, int], completions: str, hopper: ModuleType) -> None:
+    """Twice: the first time blocks of rows are drawn, the second time there is no counter, and each has its share."""
+    q, k, v = drawn(*lengths, 64, 64)
+    variant = getattr(hopper, name)
+    want = variant.reference(q, k, v, return_lse=True)
+    with driver.use(hopper, completions=completions, seed=sum(lengths)) as emulator:
+        for launches in (1, 2):
+            close(variant(q, k, v, return_lse=True), want)
+            assert emulator.launches == launches
+        counts = hopper.tile_counts(name, q, k)
+    if name == "spread":  # its conditions are decided exactly
+        assert counts.empty == 0 and counts.full > 0
 
 
 @pytest.mark.parametrize("logit", [40.0, 64.0, 80.0, 87.5, 88.5, 120.0, 700.0])
@@ -160,7 +191,7 @@ def test_integers_and_truth_along_diagonals_the_other_way(lengths: tuple[int, in
 
 def test_a_kernel_that_begins_early_waits_for_the_one_before(hopper: ModuleType) -> None:
     """The emulator runs launches one after the other, and cannot tell."""
-    for name, waits in (("heads", 1), ("groups", 1), ("plain", 0)):
+    for name, waits in (("heads", 1), ("groups", 1), ("squares", 0), ("plain", 0)):
         ptx = (Path(hopper.__file__).parent / "ptx" / f"{name}_forward.ptx").read_text()
         assert [ptx.count(f"griddepcontrol.{what};") for what in ("wait", "launch_dependents")] == [waits, waits], name
         assert ptx.count("_find_tiles(") == waits

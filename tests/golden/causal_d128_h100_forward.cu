@@ -10,7 +10,6 @@
 #include "fagen/cuda/shared_elements.h"
 #include "fagen/cuda/slabs.h"
 #include "fagen/cuda/warp_scores.h"
-#include "fagen/ptx/grid.h"
 #include "fagen/ptx/tensor.h"
 #include "fagen/ptx/warpgroup.h"
 
@@ -228,14 +227,15 @@ __device__ __forceinline__ uint32_t works(const ForwardParams& p) {
 // One of them. Within sections of heads whose keys and values the second-level cache holds, the last rows, which mostly see
 // most, come first: what is left at the end is short.
 __device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work) {
-  constexpr int64_t kCache = 33554432, kKeyBytes = 2 * (kHeadDim + kValueDim);
+  constexpr uint32_t kCache = 33554432, kKeyBytes = 2 * (kHeadDim + kValueDim);
   uint32_t heads = static_cast<uint32_t>(p.shape.heads), blocks = row_blocks(p);
   ptx::hide(heads), ptx::hide(blocks);  // what divides by them is not to be kept in registers from block to block
   const uint32_t all = heads * static_cast<uint32_t>(p.shape.batch), group = heads / static_cast<uint32_t>(p.shape.kv_heads);
   // A section of short rows has blocks for two rounds: what comes from memory is read beside what the cache has.
-  const int64_t fit = least(kCache / kKeyBytes / greatest(p.shape.kv_len, 1), 2 * int64_t{gridDim.x} / blocks / group);
+  const uint32_t keys = greatest(static_cast<uint32_t>(p.shape.kv_len), 1u);
+  const uint32_t fit = least(kCache / kKeyBytes / keys, 2 * gridDim.x / blocks / group);
   // Sections are as large as one another: the last one too ends with what is short.
-  const uint32_t held = static_cast<uint32_t>(greatest(least(fit, all / group), 1));
+  const uint32_t held = greatest(least(fit, all / group), 1u);
   const uint32_t sections = (all / group + held - 1) / held, most = (all / group + sections - 1) / sections * group;
   const uint32_t section = work / (blocks * most), first = section * most;
   const uint32_t rest = work - first * blocks, some = all - first < most ? all - first : most;
@@ -245,10 +245,12 @@ __device__ __forceinline__ Block block_of(const ForwardParams& p, uint32_t work)
   return {static_cast<int32_t>(head / heads), static_cast<int32_t>(head % heads), i, rows, 0};
 }
 
-// Blocks are drawn: whoever is free takes the next. A word before the tiles counts them.
-__device__ __forceinline__ uint32_t next_work(const ForwardParams& p, uint32_t) {
+// Blocks are drawn: whoever is free takes the next. Each block of threads draws until there is none, once more than it
+// finds one: as often together as there are blocks, by which time the count is at 0 again.
+__device__ __forceinline__ uint32_t next_work(const ForwardParams& p, uint32_t work) {
+  if (p.drawn == nullptr) return work + gridDim.x;
   uint32_t drawn = 0;
-  if (lane_id() == 0) drawn = atomicAdd(static_cast<uint32_t*>(p.workspace), 1);
+  if (lane_id() == 0) drawn = atomicInc(p.drawn, works(p) - 1);
   return gridDim.x + __shfl_sync(~0u, drawn, 0);
 }
 __device__ __forceinline__ int32_t key_head(const ForwardParams& p, int32_t h) {
@@ -280,18 +282,18 @@ __device__ __forceinline__ Block at_key(Block at, int j) {
 __device__ __forceinline__ Tri mask_test(const ForwardParams& p, const Block& at) {
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
-  const Span q = Span{at.i, at.i + at.rows - 1} + Span{kv_len - q_len};
-  const Span kv{at.j, least(at.j + at.keys, kv_len) - 1};
+  const Span32 q = Span32{at.i, at.i + at.rows - 1} + Span32{kv_len - q_len};
+  const Span32 kv{at.j, least(at.j + at.keys, kv_len) - 1};
   bool admits = false;
   {
-    Pairs pairs(q, kv);
+    Pairs32 pairs(q, kv);
     pairs.difference.at_least(0);
     if (pairs.narrow()) admits = true;
   }
   if (!admits) return Tri::kNone;
   bool refuses = false;
   {
-    Pairs pairs(q, kv);
+    Pairs32 pairs(q, kv);
     pairs.difference.at_most(-1);
     if (pairs.narrow()) refuses = true;
   }
@@ -311,23 +313,30 @@ __device__ __forceinline__ Tri group_test(const ForwardParams& p, const Block& a
   return part.rows > 0 ? tile_test(p, at_key(part, tile * kTileKv)) : Tri::kNone;
 }
 
-// Where the tiles of a block of rows are, which another kernel has found: rows of blocks of each batch entry.
-__device__ __forceinline__ int tile_words(const ForwardParams& p) {
-  int tiles = (static_cast<int>(p.shape.kv_len) + kTileKv - 1) / kTileKv;
-  ptx::hide(tiles);  // as in block_of
-  return tiles == 0 ? 1 : (tiles + 31) / 32;
-}
-__device__ __forceinline__ TileWord<kGroups>* stored_words(const ForwardParams& p, const Block& at) {
-  const int64_t row = static_cast<int64_t>(at.b) * row_blocks(p) + at.i / kTileQ;
-  return reinterpret_cast<TileWord<kGroups>*>(static_cast<char*>(p.workspace) + kCounterBytes) + row * tile_words(p);
+// The keys below a limit that the rows of a block may admit.
+__device__ __forceinline__ KeyRange keys_below(const ForwardParams& p, const Block& at, int limit) {
+  const auto between = [limit](int32_t first, int32_t last) { return KeyRange::between(first, last, limit); };
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const Span32 q = Span32{at.i, at.i + at.rows - 1} + Span32{kv_len - q_len};
+  return between(0, least(kv_len, q.hi + 1));
 }
 
-// A warp that says which tiles are needed, in which order, a few ahead of the copies: to draw blocks and to read what the
+// The tiles of a block of rows, for which the mask is asked when they are taken.
+__device__ __forceinline__ auto asked_tiles(const ForwardParams& p, const Block& block) {
+  const auto below = [&p, &block](int tile) {
+    const KeyRange keys = keys_below(p, block, tile * kTileKv);
+    return KeyRange{keys.first / kTileKv, (keys.last + kTileKv - 1) / kTileKv};
+  };
+  const auto test = [&p, &block](int tile, int group) { return group_test(p, block, tile, group); };
+  return ask_tiles<kGroups>((static_cast<int>(p.shape.kv_len) + kTileKv - 1) / kTileKv, below, test);
+}
+
+// A warp that says which tiles are needed, in which order, a few ahead of the copies: to draw blocks and to learn what the
 // mask admits takes longer than a tile may. No other warp reads what the kernel before this one has left.
 class Scheduler {
  public:
   __device__ __forceinline__ Scheduler(const ForwardParams& p, const Shared& shared) : p_(p), shared_(shared) {
-    ptx::wait_for_last();  // for the tiles that it finds
   }
 
   __device__ __forceinline__ void run() {
@@ -342,19 +351,23 @@ class Scheduler {
         block = shared_.block(oldest_again());
         flags = Note::kScreened;
       } else {
-        if (begun_) work_ = next_work(p, work_);  // no sooner than it is needed: others may be free before
+        // No sooner than it is needed: others may be free before. And no more when there was none.
+        if (begun_ && work_ < works(p)) work_ = next_work(p, work_);
         begun_ = true;
         if (work_ >= works(p)) break;
         block = block_of(p, work_);
       }
       const int32_t hk = key_head(p, block.h);
       flags |= block_.stage() % kQueryStages * Note::kSecond;
-      StoredTiles<kGroups> tiles(stored_words(p, block), tile_words(p));
+      auto tiles = asked_tiles(p, block);
       if (lane_id() == 0) shared_.note_block(block_.stage(), block);
-      TileFound found = tiles.take();
-      // Rows that see no key at all visit a tile all the same, one past the end, which no warpgroup sees anything of.
-      if (found.tile < 0) found = {static_cast<int>(p.shape.kv_len) / kTileKv + 1, kSeenByNone};
-      for (flags |= Note::kFirst; found.tile >= 0; flags &= ~Note::kFirst, found = tiles.take()) {
+      for (flags |= Note::kFirst;; flags &= ~Note::kFirst) {
+        TileFound found = tiles.take();
+        if (found.tile < 0) {
+          if ((flags & Note::kFirst) == 0) break;
+          // Rows that see no key at all visit a tile all the same, one past the end, which no warpgroup sees anything of.
+          found = {static_cast<int>(p.shape.kv_len) / kTileKv + 1, kSeenByNone};
+        }
         shared_.of_plans().wait_empty(plans_);
         put(found.tile * kTileKv, found.flags | flags, hk, block.b);
         tiles_.next();
@@ -948,20 +961,18 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
   unsigned long long full = 0, partial = 0, empty = 0;
   const Block block = block_of(p, blockIdx.x);
   const int groups = (block.rows + 63) / 64;  // that have rows
-  for (int word = 0; word < tile_words(p); ++word) {
-    const auto found = ask_for_tiles<kGroups>(word, [&](int tile, int group) { return group_test(p, block, tile, group); });
-    uint32_t whole = found.any();
-    for (int group = 0; group < groups; ++group) whole &= found.whole[group];
-    full += __popc(whole);
-    for (uint32_t left = found.any() & ~whole; left != 0; left &= left - 1) {
-      const int tile = 32 * word + __ffs(static_cast<int>(left)) - 1;
-      bool any = false;
-#pragma unroll 1
-      for (int pair = lane_id(); pair < block.rows * kTileKv; pair += 32)
-        any |= admits(p, at_key(block, tile * kTileKv), pair / kTileKv, pair % kTileKv);
-      ++partial;
-      empty += !__any_sync(~0u, any);
+  auto tiles = asked_tiles(p, block);
+  for (TileFound found = tiles.take(); found.tile >= 0; found = tiles.take()) {
+    if (~found.flags % (1u << groups) == 0) {
+      ++full;
+      continue;
     }
+    bool any = false;
+#pragma unroll 1
+    for (int pair = lane_id(); pair < block.rows * kTileKv; pair += 32)
+      any |= admits(p, at_key(block, found.tile * kTileKv), pair / kTileKv, pair % kTileKv);
+    ++partial;
+    empty += !__any_sync(~0u, any);
   }
   if (threadIdx.x == 0) {
     auto* const sums = reinterpret_cast<unsigned long long*>(counts);
@@ -970,21 +981,4 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
     atomicAdd(sums + 2, partial);
     atomicAdd(sums + 3, empty);
   }
-}
-
-// Finds them, a warp for 32 tiles of a block of rows.
-extern "C" __global__ void __launch_bounds__(128) fagen_causal_d128_h100_find_tiles(const __grid_constant__ fagen::ForwardParams p) {
-  using namespace fagen;
-  ptx::let_next_begin();
-  const uint32_t count = static_cast<uint32_t>(tile_words(p)), blocks = row_blocks(p);
-  if (blockIdx.x == 0 && threadIdx.x == 0) *static_cast<uint32_t*>(p.workspace) = 0;  // blocks that are drawn
-  uint32_t work = blockIdx.x * 4 + warp_id();
-  const int word = static_cast<int>(work % count);
-  work /= count;
-  const int32_t i = static_cast<int32_t>(work % blocks) * kTileQ, left = static_cast<int32_t>(p.shape.q_len) - i;
-  work /= blocks;
-  if (work >= static_cast<uint32_t>(p.shape.batch)) return;
-  const Block block{ static_cast<int32_t>(work), 0, i, left < kTileQ ? left : kTileQ, 0};
-  const auto found = ask_for_tiles<kGroups>(word, [&](int tile, int group) { return group_test(p, block, tile, group); });
-  if (lane_id() == 0) stored_words(p, block)[word] = found;
 }

@@ -245,7 +245,7 @@ __device__ __forceinline__ Block part_of(Block at, int first, int rows) {
   return at;
 }
 
-// A warp that says which tiles are needed, in which order, a few ahead of the copies: to draw blocks and to read what the
+// A warp that says which tiles are needed, in which order, a few ahead of the copies: to draw blocks and to learn what the
 // mask admits takes longer than a tile may. No other warp reads what the kernel before this one has left.
 class Scheduler {
  public:
@@ -267,10 +267,13 @@ class Scheduler {
       ptx::hide(kv_len);  // as in block_of
       AllGroupTiles<kGroups> tiles(kv_len, kTileKv);
       if (lane_id() == 0) shared_.note_block(block_.stage(), block);
-      TileFound found = tiles.take();
-      // Rows that see no key at all visit a tile all the same, one past the end, which no warpgroup sees anything of.
-      if (found.tile < 0) found = {static_cast<int>(p.shape.kv_len) / kTileKv + 1, kSeenByNone};
-      for (flags |= Note::kFirst; found.tile >= 0; flags &= ~Note::kFirst, found = tiles.take()) {
+      for (flags |= Note::kFirst;; flags &= ~Note::kFirst) {
+        TileFound found = tiles.take();
+        if (found.tile < 0) {
+          if ((flags & Note::kFirst) == 0) break;
+          // Rows that see no key at all visit a tile all the same, one past the end, which no warpgroup sees anything of.
+          found = {static_cast<int>(p.shape.kv_len) / kTileKv + 1, kSeenByNone};
+        }
         shared_.of_plans().wait_empty(plans_);
         put(found.tile * kTileKv, found.flags | flags, hk, block.b);
         tiles_.next();

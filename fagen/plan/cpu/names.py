@@ -34,7 +34,8 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
         "qualifier": "",
         # The position of query row i, as an expression of i, and what turns a Span of rows into one of positions.
         "position_of_i": "i + kv_len - q_len" if bottom_right else "i",
-        "position_shift": " + Span{kv_len - q_len}" if bottom_right else "",
+        "span": "Span",
+        "position_shift": "{kv_len - q_len}" if bottom_right else "",
     }
 
 

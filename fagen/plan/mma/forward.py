@@ -41,6 +41,11 @@ class Forward:
         return 0, 0
 
     @property
+    def draws(self) -> bool:
+        """Whether blocks are drawn: the card itself gives them out."""
+        return False
+
+    @property
     def word_bytes(self) -> int:
         """Of what a kernel before it stores: it asks the mask itself."""
         return 0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from ...expr import BandedScore
+from ...expr import BandedScore, KernelCode
 from ...runtime.language import Name, Read, parse, walk
 from ...runtime.variant import Variant
 from ...target import Device, Target
@@ -20,6 +20,7 @@ _GRANULE = 8  # registers are given in eights
 # Beside two there are 40 where they are not needed, and always where a mask is to be asked for.
 _LEAST_FEEDER = {1: 24, 2: 24, 3: 32}
 _MOST_FEEDER = 40
+_MOST_CONDITIONS = 2  # that are asked beside three warpgroups: with four (a window), ptxas was seen to spill
 _MOST_BANDS = 2  # more take registers of a thread while they come, and shared memory
 
 
@@ -32,8 +33,9 @@ class Forward:
     way of it, ``staged_slabs`` of 64 columns of a warp's rows at a time; ``bands`` are the reads of params whose
     elements a tile's pairs have from there. A block has ``threads``; one of a warpgroup that multiplies has
     ``registers``, one of that which feeds them ``feeder_registers``. ``turns`` says when a warpgroup lets the next one
-    start its products: after those of its "scores" or of its "sums", or "none". A kernel before it stores
-    ``word_bytes`` for 32 tiles of a block of rows, of each head or (not ``by_head``) once for all; 0 without a mask.
+    start its products: after those of its "scores" or of its "sums", or "none". ``finds`` is what asks the mask for its
+    tiles: the "scheduler" itself, or a "kernel" before it, which stores ``word_bytes`` for 32 tiles of a block of rows,
+    of each head or (not ``by_head``) once for all; or "none".
     """
 
     tile_q: int
@@ -48,6 +50,7 @@ class Forward:
     shared_bytes: int
     bands: int
     turns: str
+    finds: str
     word_bytes: int
     by_head: bool
     optimize: str
@@ -56,6 +59,11 @@ class Forward:
     def boxes(self) -> tuple[int, int]:
         """Rows of the boxes that Q is copied by, a warpgroup's, and keys of those of K and V."""
         return _ROWS, self.tile_kv
+
+    @property
+    def draws(self) -> bool:
+        """Whether blocks of rows are drawn: of a mask they take unlike times."""
+        return self.finds != "none"
 
 
 @dataclass(frozen=True)
@@ -144,10 +152,9 @@ def _feeder(variant: Variant, reads: Reads, device: Device, groups: int, keys: i
     return most if enough and least < most else least
 
 
-def choose_forward(
-    variant: Variant, target: Target, by_head: bool, banded: BandedScore | None
-) -> tuple[Forward, dict[str, str]]:
+def choose_forward(variant: Variant, target: Target, by_head: bool, code: KernelCode) -> tuple[Forward, dict[str, str]]:
     """The sizes for a variant, and a reason for each."""
+    banded = code.banded_score
     device = target.device
     assert device is not None
     why: dict[str, str] = {}
@@ -180,11 +187,7 @@ def choose_forward(
         # As was seen to be best on an H200, by hand-written kernels.
         turns = "scores" if 64 < max(variant.head_dim, variant.value_dim) <= 128 else "sums"
         why["turns"] = "so that one's exponentials are computed while another multiplies"
-    why["word_bytes"] = (
-        "there is no mask"
-        if variant.mask is None
-        else "a kernel before it asks the mask for its tiles, which takes registers that a feeding warp has not"
-    )
+    finds = _finds(variant, code, groups, why)
     why["by_head"] = "the mask tells heads apart" if by_head else "once for all heads"
     why["optimize"] = "the compiler's usual level"
     chosen = Forward(
@@ -200,11 +203,29 @@ def choose_forward(
         shared_bytes=bytes_,
         bands=reads.bands,
         turns=turns,
-        word_bytes=0 if variant.mask is None else 8 * groups,
+        finds=finds,
+        word_bytes=8 * groups if finds == "kernel" else 0,
         by_head=by_head,
         optimize="-O3",
     )
     return chosen, why
+
+
+def _finds(variant: Variant, code: KernelCode, groups: int, why: dict[str, str]) -> str:
+    """What asks the mask for its tiles."""
+    if variant.mask is None:
+        why["finds"] = why["word_bytes"] = "there is no mask"
+        return "none"
+    wide = code.wide
+    if code.narrow is not None and groups == 3 and code.narrow.conditions > _MOST_CONDITIONS:
+        wide = f"beside three warpgroups it has more than {_MOST_CONDITIONS} conditions"
+    if not wide:
+        why["finds"] = "the mask's test of a tile is short in 32 bits: what schedules tiles asks it beside the products"
+        why["word_bytes"] = "no kernel before it finds tiles"
+        return "scheduler"
+    why["finds"] = f"the mask's test of a tile takes registers that what schedules tiles has not: {wide}"
+    why["word_bytes"] = "of each warpgroup two bits a tile: whether the mask admits some pairs, and all"
+    return "kernel"
 
 
 def _groups(variant: Variant, why: dict[str, str]) -> tuple[int, int]:

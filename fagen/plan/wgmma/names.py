@@ -11,7 +11,7 @@ from ...expr.code import Snippet
 from ...runtime.language import Binary, Call, Read, parse, walk
 from ..mma.names import expression_names, shared_names
 from ..model import Plan
-from ..pieces import scores
+from ..pieces import body, scores
 from .forward import Forward, band_places, planned
 
 __all__ = ["direction_names", "shared_names"]
@@ -27,6 +27,10 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     return {
         **names,
         **_scores(plan, names),
+        # What asks the mask for its tiles: the scheduler, or a kernel before it.
+        "asks": forward.finds == "scheduler",
+        "reads": forward.finds == "kernel",
+        **_bounds(plan),
         "tile_kv": forward.tile_kv,
         "groups": forward.groups,
         "stages": forward.stages,
@@ -111,6 +115,19 @@ def _scores(plan: Plan, names: Mapping[str, Any]) -> Mapping[str, object]:
             for band in banded.bands
         ],
         "full_scores": scores(code, variant, banded.score, tail=False),
+    }
+
+
+def _bounds(plan: Plan) -> Mapping[str, object]:
+    """The tests that find tiles: in 32 bits, where a scheduler asks."""
+    code = plan.code
+    assert isinstance(plan.forward, Forward)
+    if plan.forward.finds != "scheduler" or code.narrow is None:
+        return {}
+    return {
+        "tile_test": body(code, plan.variant, code.narrow.tile_test),
+        "key_ranges": body(code, plan.variant, code.narrow.key_ranges),
+        "span": "Span32",
     }
 
 

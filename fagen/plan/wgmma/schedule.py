@@ -18,8 +18,6 @@ from .names import direction_names, shared_names
 from .refuse import problems, too_wide
 from .search import SEARCH
 
-COUNTER_BYTES = 16  # kCounterBytes of params.h
-
 
 def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     """The plan of a variant; ``isa`` is of CPUs. Raises PlanError."""
@@ -29,7 +27,7 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
         raise PlanError(found)
     code = emit(variant, CUDA_SCALAR)
     by_head = bool({"h", "hk"} & set(body(code, variant, code.tile_test).needs))
-    forward, why = choose_forward(variant, target, by_head, code.banded_score)
+    forward, why = choose_forward(variant, target, by_head, code)
     if found := [*too_large(variant, target, forward.shared_bytes), *too_wide(variant, target, forward)]:
         raise PlanError(found)
     why["schedule"] = f"{target.instruction}, which {target.title} has"
@@ -54,7 +52,7 @@ def stored_tiles(plan: Plan) -> StoredTiles | None:
     assert isinstance(forward, Forward)
     if not forward.word_bytes:
         return None
-    return StoredTiles(forward.tile_q, forward.tile_kv, forward.word_bytes, COUNTER_BYTES, forward.by_head)
+    return StoredTiles(forward.tile_q, forward.tile_kv, forward.word_bytes, forward.by_head)
 
 
 WGMMA = Schedule(

@@ -5,13 +5,13 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "fagen/function.h"
 
 namespace fagen {
 namespace {
 
-constexpr int64_t kFar = int64_t{1} << 60;  // beyond every position, and far from overflow
 constexpr double kLargestFloat = 3.4028234663852886e38;
 constexpr double kUnbounded = __builtin_inf();
 
@@ -28,78 +28,130 @@ FAGEN_CONSTEXPR Tri operator|(Tri a, Tri b) { return !((!a) & (!b)); }
 
 // ---- integers from lo to hi, both included; nothing where lo > hi ----
 
-FAGEN_CONSTEXPR int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-FAGEN_CONSTEXPR int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
+template <class A, class B>
+FAGEN_CONSTEXPR std::common_type_t<A, B> least(A a, B b) {
+  return a < b ? a : b;
+}
+template <class A, class B>
+FAGEN_CONSTEXPR std::common_type_t<A, B> greatest(A a, B b) {
+  return a > b ? a : b;
+}
 
-struct Span {
-  int64_t lo, hi;
+template <class Int>
+struct SpanOf {
+  // Beyond every position, and every sum and difference of two, and far from overflow.
+  static constexpr Int kFar = Int{1} << (sizeof(Int) == 8 ? 60 : 30);
 
-  FAGEN_CONSTEXPR Span(int64_t first, int64_t last) : lo(first), hi(last) {}
-  FAGEN_CONSTEXPR Span(int64_t point) : lo(point), hi(point) {}
-  static FAGEN_CONSTEXPR Span nothing() { return {kFar, -kFar}; }
+  Int lo, hi;
+
+  FAGEN_CONSTEXPR SpanOf(Int first, Int last) : lo(first), hi(last) {}
+  FAGEN_CONSTEXPR SpanOf(Int point) : lo(point), hi(point) {}
+  static FAGEN_CONSTEXPR SpanOf nothing() { return {kFar, -kFar}; }
 
   FAGEN_CONSTEXPR bool empty() const { return lo > hi; }
-  FAGEN_CONSTEXPR void at_least(int64_t x) { lo = greatest(lo, x); }
-  FAGEN_CONSTEXPR void at_most(int64_t x) { hi = least(hi, x); }
+  FAGEN_CONSTEXPR void at_least(Int x) { lo = greatest(lo, x); }
+  FAGEN_CONSTEXPR void at_most(Int x) { hi = least(hi, x); }
 };
+using Span = SpanOf<int64_t>;
+using Span32 = SpanOf<int32_t>;  // where the compiler knows that half as many bits hold every value, too
 
-FAGEN_CONSTEXPR Span join(Span a, Span b) { return {least(a.lo, b.lo), greatest(a.hi, b.hi)}; }
-FAGEN_CONSTEXPR Span operator+(Span a, Span b) { return {a.lo + b.lo, a.hi + b.hi}; }
-FAGEN_CONSTEXPR Span operator-(Span a, Span b) { return {a.lo - b.hi, a.hi - b.lo}; }
-FAGEN_CONSTEXPR Span operator-(Span a) { return {-a.hi, -a.lo}; }
-FAGEN_CONSTEXPR Span operator*(Span a, Span b) {
-  const int64_t w = a.lo * b.lo, x = a.lo * b.hi, y = a.hi * b.lo, z = a.hi * b.hi;
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> join(SpanOf<Int> a, SpanOf<Int> b) {
+  return {least(a.lo, b.lo), greatest(a.hi, b.hi)};
+}
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> operator+(SpanOf<Int> a, SpanOf<Int> b) {
+  return {a.lo + b.lo, a.hi + b.hi};
+}
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> operator-(SpanOf<Int> a, SpanOf<Int> b) {
+  return {a.lo - b.hi, a.hi - b.lo};
+}
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> operator-(SpanOf<Int> a) {
+  return {-a.hi, -a.lo};
+}
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> operator*(SpanOf<Int> a, SpanOf<Int> b) {
+  const Int w = a.lo * b.lo, x = a.lo * b.hi, y = a.hi * b.lo, z = a.hi * b.hi;
   return {least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z))};
 }
-FAGEN_CONSTEXPR Span lesser(Span a, Span b) { return {least(a.lo, b.lo), least(a.hi, b.hi)}; }
-FAGEN_CONSTEXPR Span greater(Span a, Span b) { return {greatest(a.lo, b.lo), greatest(a.hi, b.hi)}; }
-FAGEN_CONSTEXPR Span magnitude(Span a) {
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> lesser(SpanOf<Int> a, SpanOf<Int> b) {
+  return {least(a.lo, b.lo), least(a.hi, b.hi)};
+}
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> greater(SpanOf<Int> a, SpanOf<Int> b) {
+  return {greatest(a.lo, b.lo), greatest(a.hi, b.hi)};
+}
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> magnitude(SpanOf<Int> a) {
   return {a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0, greatest(-a.lo, a.hi)};
 }
-FAGEN_CONSTEXPR Span square(Span a) {
-  const Span size = magnitude(a);
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> square(SpanOf<Int> a) {
+  const SpanOf<Int> size = magnitude(a);
   return {size.lo * size.lo, size.hi * size.hi};
 }
 
-// a // b for b != 0
-FAGEN_CONSTEXPR int64_t floor_quotient(int64_t a, int64_t b) {
-  const int64_t quotient = a / b;
+// a // b for b != 0, rounded down or up
+template <class A, class B>
+FAGEN_CONSTEXPR std::common_type_t<A, B> floor_quotient(A a, B b) {
+  const auto quotient = a / b;
   return quotient - (quotient * b != a && (a < 0) != (b < 0));
 }
-FAGEN_CONSTEXPR int64_t ceil_quotient(int64_t a, int64_t b) { return -floor_quotient(-a, b); }
+template <class A, class B>
+FAGEN_CONSTEXPR std::common_type_t<A, B> ceil_quotient(A a, B b) {
+  const auto quotient = a / b;
+  return quotient + (quotient * b != a && (a < 0) == (b < 0));
+}
 
-FAGEN_CONSTEXPR Span quotient_one_sign(Span a, Span b) {  // b does not hold 0
-  const int64_t w = floor_quotient(a.lo, b.lo), x = floor_quotient(a.lo, b.hi);
-  const int64_t y = floor_quotient(a.hi, b.lo), z = floor_quotient(a.hi, b.hi);
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> quotient_one_sign(SpanOf<Int> a, SpanOf<Int> b) {  // b does not hold 0
+  const Int w = floor_quotient(a.lo, b.lo), x = floor_quotient(a.lo, b.hi);
+  const Int y = floor_quotient(a.hi, b.lo), z = floor_quotient(a.hi, b.hi);
   return {least(least(w, x), least(y, z)), greatest(greatest(w, x), greatest(y, z))};
 }
-FAGEN_CONSTEXPR Span quotient(Span a, Span b) {
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> quotient(SpanOf<Int> a, SpanOf<Int> b) {
   if (b.lo > 0 || b.hi < 0) return quotient_one_sign(a, b);
-  Span found{0};  // by a divisor of 0
+  SpanOf<Int> found{0};  // by a divisor of 0
   if (b.hi > 0) found = join(found, quotient_one_sign(a, {1, b.hi}));
   if (b.lo < 0) found = join(found, quotient_one_sign(a, {b.lo, -1}));
   return found;
 }
-FAGEN_CONSTEXPR Span remainder(Span a, Span b) {
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> remainder(SpanOf<Int> a, SpanOf<Int> b) {
   if (b.lo == b.hi && b.lo != 0) {
-    const int64_t divisor = b.lo, below = floor_quotient(a.lo, divisor);
+    const Int divisor = b.lo, below = floor_quotient(a.lo, divisor);
     if (below == floor_quotient(a.hi, divisor)) return {a.lo - below * divisor, a.hi - below * divisor};
   }
   if (a.lo >= 0 && b.lo > 0) return {0, least(a.hi, b.hi - 1)};
   return {least(b.lo + 1, 0), greatest(b.hi - 1, 0)};
 }
 
-FAGEN_CONSTEXPR Span choose(Tri condition, Span yes, Span no) {
+template <class Int>
+FAGEN_CONSTEXPR SpanOf<Int> choose(Tri condition, SpanOf<Int> yes, SpanOf<Int> no) {
   return condition == Tri::kAll ? yes : condition == Tri::kNone ? no : join(yes, no);
 }
 FAGEN_CONSTEXPR Tri choose(Tri condition, Tri yes, Tri no) { return (condition & yes) | ((!condition) & no); }
 
-FAGEN_CONSTEXPR Tri less(Span a, Span b) { return decide(a.lo >= b.hi, a.hi < b.lo); }
-FAGEN_CONSTEXPR Tri less_equal(Span a, Span b) { return decide(a.lo > b.hi, a.hi <= b.lo); }
-FAGEN_CONSTEXPR Tri equal(Span a, Span b) {
+template <class Int>
+FAGEN_CONSTEXPR Tri less(SpanOf<Int> a, SpanOf<Int> b) {
+  return decide(a.lo >= b.hi, a.hi < b.lo);
+}
+template <class Int>
+FAGEN_CONSTEXPR Tri less_equal(SpanOf<Int> a, SpanOf<Int> b) {
+  return decide(a.lo > b.hi, a.hi <= b.lo);
+}
+template <class Int>
+FAGEN_CONSTEXPR Tri equal(SpanOf<Int> a, SpanOf<Int> b) {
   return decide(a.lo > b.hi || a.hi < b.lo, a.lo == a.hi && b.lo == b.hi && a.lo == b.lo);
 }
-FAGEN_CONSTEXPR Tri is_true(Span a) { return decide(a.hi == 0, a.lo == 1); }  // of truth values as 0 and 1
+template <class Int>
+FAGEN_CONSTEXPR Tri is_true(SpanOf<Int> a) {  // of truth values as 0 and 1
+  return decide(a.hi == 0, a.lo == 1);
+}
 FAGEN_CONSTEXPR Tri same(Tri a, Tri b) { return (a & b) | ((!a) & (!b)); }
 
 // ---- the integers that a part of an array holds: each of them, where they are few ----
@@ -113,7 +165,7 @@ struct Values {
   bool listed = true;  // else there are too many, and only their hull is known
 
   FAGEN_CONSTEXPR void add(int64_t x) {
-    hull = join(hull, x);
+    hull = join(hull, Span(x));
     for (int n = 0; n < count; ++n)
       if (value[n] == x) return;
     if (count == kCapacity) {
@@ -244,31 +296,38 @@ FAGEN_FUNCTION Tri equal(Reals a, Reals b) {
 // ---- the pairs of a tile that a conjunction of linear conditions leaves ----
 
 // of_q · q + of_kv · kv + constant >= 0
-struct HalfPlane {
-  int64_t of_q, of_kv, constant;
+template <class Int>
+struct HalfPlaneOf {
+  Int of_q, of_kv, constant;
 };
 
-struct Pairs {
-  Span q, kv;                       // the tile; narrow() shrinks it around the pairs that are left
-  Span difference{-kFar, kFar};     // of q - kv
-  Span sum{-kFar, kFar};            // of q + kv
+using HalfPlane = HalfPlaneOf<int64_t>;
 
-  FAGEN_CONSTEXPR Pairs(Span rows, Span keys) : q(rows), kv(keys) {}
+template <class Int>
+struct PairsOf {
+  static constexpr Int kFar = SpanOf<Int>::kFar;
+
+  SpanOf<Int> q, kv;                     // the tile; narrow() shrinks it around the pairs that are left
+  SpanOf<Int> difference{-kFar, kFar};   // of q - kv
+  SpanOf<Int> sum{-kFar, kFar};          // of q + kv
+
+  FAGEN_CONSTEXPR PairsOf(SpanOf<Int> rows, SpanOf<Int> keys) : q(rows), kv(keys) {}
 
   // Whether a pair is left. Exact: a pair of integers, not of reals.
   FAGEN_CONSTEXPR bool narrow() { return narrow(nullptr, 0); }
 
   template <int count>
-  FAGEN_CONSTEXPR bool narrow(const HalfPlane (&planes)[count]) {
+  FAGEN_CONSTEXPR bool narrow(const HalfPlaneOf<Int> (&planes)[count]) {
     return narrow(planes, count);
   }
 
-  FAGEN_CONSTEXPR bool narrow(const HalfPlane* planes, int count) {
+  FAGEN_CONSTEXPR bool narrow(const HalfPlaneOf<Int>* planes, int count) {
     // Differences alone, or sums alone, have a closed form: each end of a strip that cuts the tile is met by a pair.
-    const Span rows{greatest(greatest(q.lo, kv.lo + difference.lo), sum.lo - kv.hi),
-                    least(least(q.hi, kv.hi + difference.hi), sum.hi - kv.lo)};
-    const Span keys{greatest(greatest(kv.lo, q.lo - difference.hi), sum.lo - q.hi),
-                    least(least(kv.hi, q.hi - difference.lo), sum.hi - q.lo)};
+    SpanOf<Int> rows = q, keys = kv;
+    if (difference.lo > -kFar) rows.at_least(kv.lo + difference.lo), keys.at_most(q.hi - difference.lo);
+    if (difference.hi < kFar) rows.at_most(kv.hi + difference.hi), keys.at_least(q.lo - difference.hi);
+    if (sum.lo > -kFar) rows.at_least(sum.lo - kv.hi), keys.at_least(sum.lo - q.hi);
+    if (sum.hi < kFar) rows.at_most(sum.hi - kv.lo), keys.at_most(sum.hi - q.lo);
     const bool by_difference = difference.lo > -kFar || difference.hi < kFar;
     const bool by_sum = sum.lo > -kFar || sum.hi < kFar;
     if (q.empty() || kv.empty() || difference.empty() || sum.empty() || rows.empty() || keys.empty()) return false;
@@ -278,18 +337,18 @@ struct Pairs {
       return true;
     }
     // Otherwise row by row.
-    Span q_left = Span::nothing(), kv_left = Span::nothing();
-    for (int64_t row = rows.lo; row <= rows.hi; ++row) {
-      Span left{greatest(keys.lo, greatest(row - difference.hi, sum.lo - row)),
-                least(keys.hi, least(row - difference.lo, sum.hi - row))};
+    SpanOf<Int> q_left = SpanOf<Int>::nothing(), kv_left = SpanOf<Int>::nothing();
+    for (Int row = rows.lo; row <= rows.hi; ++row) {
+      SpanOf<Int> left{greatest(keys.lo, greatest(row - difference.hi, sum.lo - row)),
+                       least(keys.hi, least(row - difference.lo, sum.hi - row))};
       for (int n = 0; n < count; ++n) {
-        const int64_t rest = planes[n].of_q * row + planes[n].constant;
+        const Int rest = planes[n].of_q * row + planes[n].constant;
         if (planes[n].of_kv > 0) left.at_least(ceil_quotient(-rest, planes[n].of_kv));
         if (planes[n].of_kv < 0) left.at_most(floor_quotient(rest, -planes[n].of_kv));
-        if (planes[n].of_kv == 0 && rest < 0) left = Span::nothing();
+        if (planes[n].of_kv == 0 && rest < 0) left = SpanOf<Int>::nothing();
       }
       if (left.empty()) continue;
-      q_left = join(q_left, Span{row});
+      q_left = join(q_left, SpanOf<Int>{row});
       kv_left = join(kv_left, left);
     }
     q = q_left;
@@ -297,6 +356,8 @@ struct Pairs {
     return !q.empty();
   }
 };
+using Pairs = PairsOf<int64_t>;
+using Pairs32 = PairsOf<int32_t>;
 
 // ---- sorted, disjoint ranges of indexes, half-open; when there are too many, the closest two become one ----
 
@@ -328,7 +389,7 @@ struct Ranges {
     }
     if (count == kCapacity) {
       int closest = 0;  // the gap after range[closest]; that before `next` comes last
-      int64_t narrowest = kFar;
+      int64_t narrowest = Span::kFar;
       for (int n = 0; n < count; ++n) {
         const int64_t gap = (n + 1 < count ? range[n + 1].first : next.first) - range[n].last;
         if (gap < narrowest) {

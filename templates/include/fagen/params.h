@@ -11,7 +11,6 @@ constexpr int kMaxRank = 4;     // of such an input
 constexpr int64_t kMaxLength = int64_t{1} << 28;
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kLeastUnit = 1.2e-38f;  // of scores: -inf times it is -inf
-constexpr int kCounterBytes = 16;  // of a workspace, before the tiles of a mask: how many blocks of rows have been drawn
 
 // A query, key, value, output or gradient tensor seen as [batch, sequence, head, dim], whatever its layout.
 struct TensorView {
@@ -49,6 +48,7 @@ struct ForwardParams {
   ArrayView params[kMaxParams];
   void* workspace;  // as many bytes as the kernel's workspace function asked for, 64-byte aligned
   const Pool* pool;
+  uint32_t* drawn;  // of cards: blocks that have been drawn, 0 before and after; or nullptr: each has its share
 };
 
 struct BackwardParams {

@@ -1,5 +1,6 @@
 // Stands in for libcuda.so.1 and, compiled with TORCH, for libtorch_cuda.so: says on stdout what it is asked. FAKE_CARD
-// is the compute capability of its only card, FAIL the function that returns an error. OLD leaves out what CUDA 12 added.
+// is the compute capability of its only card, FAIL the function that returns an error, STREAM torch's stream and CAPTURE the
+// number of what is captured from it, if so. OLD leaves out what CUDA 12 added.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -8,7 +9,8 @@
 #ifdef TORCH
 extern "C" int aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream) {
   std::printf("stream of %d\n", device_index);
-  *stream = reinterpret_cast<void*>(0x57);
+  const char* current = std::getenv("STREAM");
+  *stream = reinterpret_cast<void*>(current == nullptr ? 0x57 : std::strtoul(current, nullptr, 16));
   return 0;
 }
 #else
@@ -99,6 +101,31 @@ int cuTensorMapEncodeTiled(void* map, int dtype, uint32_t rank, void* address, c
               fill);
   std::memset(map, 0x7e, 128);
   return answer("cuTensorMapEncodeTiled");
+}
+int cuStreamGetCaptureInfo_v2(void*, int* status, uint64_t* capture, void**, const void**, size_t*) {
+  const char* current = std::getenv("CAPTURE");
+  *status = current != nullptr, *capture = current == nullptr ? 0 : std::strtoul(current, nullptr, 10);
+  return answer("cuStreamGetCaptureInfo_v2");
+}
+int cuStreamGetId(void* stream, uint64_t* id) {
+  *id = reinterpret_cast<uint64_t>(stream) + 1000;
+  return answer("cuStreamGetId");
+}
+int cuStreamCreate(void** stream, unsigned flags) {
+  std::printf("create stream with %u\n", flags);
+  *stream = reinterpret_cast<void*>(0x5e);
+  return answer("cuStreamCreate");
+}
+int cuStreamSynchronize(void* stream) { return std::printf("synchronize %p\n", stream), answer("cuStreamSynchronize"); }
+int cuStreamDestroy_v2(void* stream) { return std::printf("destroy %p\n", stream), answer("cuStreamDestroy_v2"); }
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+  std::printf("allocate %zu\n", bytes);
+  *address = 0x1000;
+  return answer("cuMemAlloc_v2");
+}
+int cuMemsetD32Async(uint64_t address, unsigned value, size_t words, void* stream) {
+  std::printf("set %zu words at %lx to %u on %p\n", words, address, value, stream);
+  return answer("cuMemsetD32Async");
 }
 int cuGetErrorName(int, const char** text) { return *text = "CUDA_ERROR_INVALID_VALUE", 0; }
 int cuGetErrorString(int, const char** text) { return *text = "invalid argument", 0; }

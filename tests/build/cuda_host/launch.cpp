@@ -1,6 +1,6 @@
 // Launches twice on device 1 as a module's host code does, once another kernel, and once on device 0. With BATCH, makes
-// the launch of a call of so many batches of 5 heads instead; with CLUSTER, one of clusters, and a tensor map. Prints what
-// is thrown.
+// the launch of a call of so many batches of 5 heads instead; with CLUSTER, one of clusters, and a tensor map; with COUNTERS,
+// asks for those of streams and captures. Prints what is thrown.
 #include <fagen/host/cuda.h>
 
 #include <cstdio>
@@ -46,10 +46,18 @@ static_assert(CU_STREAM_CAPTURE_MODE_RELAXED == fagen::host::kCaptureRelaxed);
 static_assert(std::is_same_v<decltype(&cuThreadExchangeStreamCaptureMode), CUresult (*)(CUstreamCaptureMode*)>);
 static_assert(sizeof(CUstreamCaptureMode) == sizeof(int));
 static_assert(std::is_same_v<decltype(&cuDevicePrimaryCtxRetain), CUresult (*)(CUcontext*, CUdevice)>);
+static_assert(CU_STREAM_NON_BLOCKING == fagen::host::kNonBlocking && CU_STREAM_CAPTURE_STATUS_NONE == 0);
+static_assert(sizeof(CUdeviceptr) == sizeof(uint64_t) && sizeof(CUstreamCaptureStatus) == sizeof(int));
+static_assert(std::is_same_v<decltype(&cuStreamGetId), CUresult (*)(CUstream, unsigned long long*)>);
+static_assert(std::is_same_v<decltype(&cuMemsetD32Async), CUresult (*)(CUdeviceptr, unsigned, size_t, CUstream)>);
+static_assert(std::is_same_v<decltype(&cuMemAlloc), CUresult (*)(CUdeviceptr*, size_t)>);
+static_assert(std::is_same_v<decltype(&cuStreamCreate), CUresult (*)(CUstream*, unsigned)>);
 #define NAME_OF(name) #name
 #define TEXT_OF(name) NAME_OF(name)
 static_assert(std::string_view(TEXT_OF(cuCtxPushCurrent)) == "cuCtxPushCurrent_v2");
 static_assert(std::string_view(TEXT_OF(cuCtxPopCurrent)) == "cuCtxPopCurrent_v2");
+static_assert(std::string_view(TEXT_OF(cuStreamDestroy)) == "cuStreamDestroy_v2");
+static_assert(std::string_view(TEXT_OF(cuMemAlloc)) == "cuMemAlloc_v2");
 #endif
 
 using namespace fagen::host;
@@ -83,6 +91,19 @@ int main(int argc, char** argv) {
       TensorMap map{};
       cuda_driver().encode_tiled(map, 9, 2, reinterpret_cast<void*>(0x40), extents, strides, box, steps, 3, 2, 1);
       std::printf("map of %x to %x\n", map.bytes[0], map.bytes[127]);
+      return 0;
+    }
+    if (std::getenv("COUNTERS") != nullptr) {
+      const auto ask = [](const char* stream, const char* capture, int device) {
+        setenv("STREAM", stream, 1);
+        capture == nullptr ? unsetenv("CAPTURE") : setenv("CAPTURE", capture, 1);
+        std::printf("counter %p\n", static_cast<void*>(cuda_driver().counter(device)));
+      };
+      ask("57", nullptr, 1), ask("58", nullptr, 1), ask("57", nullptr, 1);
+      ask("57", "1", 1), ask("58", "1", 1), ask("57", "2", 1), ask("57", "1", 1);
+      ask("57", nullptr, 0);
+      for (int stream = 0x100; stream < 0x100 + 4096; ++stream) ask(std::to_string(stream).c_str(), nullptr, 1);
+      ask("57", nullptr, 1);
       return 0;
     }
     for (const Launch* request : {&forward, &forward, &counts}) cuda_driver().launch(image, *request, 1);

@@ -31,7 +31,6 @@ from ..subject import Checked  # noqa: E402
 
 SECONDS = 8.0  # a launch takes a small part of one: one that runs longer hangs
 MULTIPROCESSORS = 3  # as fagen's host code has it of the emulator: few, so that each takes several blocks of rows
-COUNTER_BYTES = 16  # kCounterBytes of templates/include/fagen/params.h
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,12 @@ class Called:
         sizes = self.plan.threads, self.plan.shared_bytes
         blocks = self._blocks(p)
         if isinstance(self.plan, WarpgroupForward):
-            if self.variant.mask is not None:
+            if self.plan.word_bytes:
                 memory += self._find_tiles(p, params)
+            drawn = torch.zeros(1, dtype=torch.int32)
+            if self.plan.draws and blocks > MULTIPROCESSORS:
+                p.drawn = drawn.data_ptr()
+                memory.append(_memory("drawn", drawn, True))
             rows, keys = self.plan.boxes
             maps = [self._map(tensor, box) for tensor, box in ((q, rows), (k, keys), (v, keys))]
             self._launch("forward", [bytes(p), *maps], min(blocks, MULTIPROCESSORS), sizes, memory, params)
@@ -142,7 +145,7 @@ class Called:
         blocks = self._blocks(p) if self.plan.by_head else self._blocks(p) // max(p.shape.heads, 1)
         words = blocks * max(-(-p.shape.kv_len // (32 * self.plan.tile_kv)), 1)
         # What no kernel has written yet would be more tiles than there are.
-        self.workspace = torch.full((COUNTER_BYTES + words * self.plan.word_bytes,), 0xFF, dtype=torch.uint8)
+        self.workspace = torch.full((words * self.plan.word_bytes,), 0xFF, dtype=torch.uint8)
         p.workspace = self.workspace.data_ptr()
         found = [_memory("tiles", self.workspace, True)]
         self._launch("find_tiles", [bytes(p)], -(-words // 4), (128, 0), found, params)

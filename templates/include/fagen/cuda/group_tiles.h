@@ -1,6 +1,7 @@
 // Which tiles of keys a block of query rows visits, from the last to the first, for warpgroups of 64 rows each.
 #pragma once
 #include "fagen/bounds.h"
+#include "fagen/cuda/key_range.h"
 #include "fagen/cuda/threads.h"
 
 namespace fagen {
@@ -91,6 +92,45 @@ class StoredTiles {
   int word_;
   uint32_t left_ = 0, flags_ = 0;  // tiles of a word; those of a lane's own tile
 };
+
+// Tiles for which the mask is asked when they are needed: by a warp, 32 at once, a lane each.
+template <int kGroups, class Below, class Test>
+class AskedTiles {
+ public:
+  __device__ __forceinline__ AskedTiles(int tiles, Below below, Test test) : below_(below), test_(test), base_(tiles) {}
+
+  __device__ __forceinline__ TileFound take() {
+    while (left_ == 0 && base_ > 0) {
+      const KeyRange range = below_(base_);
+      base_ = range.last - 32;  // lane 31 is at the last
+      const int tile = base_ + lane_id();
+      flags_ = 0;
+#pragma unroll 1
+      for (int group = 0; group < kGroups; ++group) {
+        const Tri admitted = tile >= range.first ? test_(tile, group) : Tri::kNone;
+        flags_ |= (admitted == Tri::kAll ? 1u : admitted == Tri::kNone ? TileFound::kNone : 0u) << group;
+      }
+      left_ = __ballot_sync(~0u, flags_ != ((1u << kGroups) - 1) * TileFound::kNone);
+    }
+    if (left_ == 0) return {-1, 0};
+    const int bit = 31 - __clz(static_cast<int>(left_));
+    left_ &= ~(1u << bit);
+    return {base_ + bit, __shfl_sync(~0u, flags_, bit)};
+  }
+
+ private:
+  const Below below_;
+  const Test test_;
+  int base_;
+  uint32_t left_ = 0, flags_ = 0;  // tiles of those asked for last; what is known of a lane's own
+};
+
+// `below(tile)` is the range of tiles, first to last - 1, outside which none below `tile` counts; `test(tile, group)` is
+// as above.
+template <int kGroups, class Below, class Test>
+__device__ __forceinline__ AskedTiles<kGroups, Below, Test> ask_tiles(int tiles, Below below, Test test) {
+  return {tiles, below, test};
+}
 
 }  // namespace
 }  // namespace fagen

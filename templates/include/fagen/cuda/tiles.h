@@ -1,6 +1,7 @@
 // Which tiles of keys a block of query rows visits, from the last to the first.
 #pragma once
 #include "fagen/bounds.h"
+#include "fagen/cuda/key_range.h"
 #include "fagen/cuda/threads.h"
 #include "fagen/ptx/barrier.h"
 #include "fagen/ptx/math.h"
@@ -32,26 +33,6 @@ class AllTiles {
  private:
   int left_, whole_;
 };
-
-// Keys first to last - 1, below a limit: of several ranges, what holds them all.
-struct KeyRange {
-  int first, last;
-
-  static __device__ __forceinline__ KeyRange nothing() { return {kNever, 0}; }
-  static __device__ __forceinline__ KeyRange between(int64_t first, int64_t last, int limit) {
-    first = greatest(first, 0), last = least(last, limit);
-    return first < last ? KeyRange{static_cast<int>(first), static_cast<int>(last)} : nothing();
-  }
-
-  static constexpr int kNever = 0x7fffffff;
-};
-__device__ __forceinline__ KeyRange unite(KeyRange a, KeyRange b) {
-  return {a.first < b.first ? a.first : b.first, a.last > b.last ? a.last : b.last};
-}
-__device__ __forceinline__ KeyRange intersect(KeyRange a, KeyRange b) {
-  const int first = a.first > b.first ? a.first : b.first, last = a.last < b.last ? a.last : b.last;
-  return first < last ? KeyRange{first, last} : KeyRange::nothing();
-}
 
 // Those that a mask does not rule out. It is asked of 32 tiles at once, a lane each, by every warp for its own rows; what
 // the warps find is put together in shared memory, where it stays: registers are for sums.

@@ -16,7 +16,8 @@ inline void on_torch_threads(int64_t begin, int64_t end, void (*fn)(int64_t, int
 }
 
 inline const Driver& cpu_driver() {
-  static const Driver driver{"cpu", aoti_torch_device_type_cpu(), torch_threads, on_torch_threads, nullptr, nullptr, nullptr};
+  static const Driver driver{"cpu", aoti_torch_device_type_cpu(), torch_threads, on_torch_threads, nullptr, nullptr, nullptr,
+                             nullptr};
   return driver;
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <tuple>
 
 namespace fagen::host {
 namespace {
@@ -26,6 +27,7 @@ constexpr int kMaxDynamicSharedBytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHAR
 constexpr int kComputeMajor = 75, kComputeMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 constexpr int kMultiprocessors = 16;                   // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr int kCaptureRelaxed = 2;                     // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr int kNonBlocking = 1;                        // CU_STREAM_NON_BLOCKING
 constexpr int kClusterDimension = 4;                   // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 constexpr int kProgrammaticSerialization = 6;          // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
@@ -45,6 +47,13 @@ struct CudaFunctions {
   int (*encode_tiled)(void* map, int dtype, uint32_t rank, void* address, const uint64_t* sizes,
                       const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides, int interleave,
                       int swizzle, int l2_promotion, int oob_fill);
+  int (*stream_capture)(void* stream, int* status, uint64_t* capture, void**, const void**, size_t*);
+  int (*stream_id)(void* stream, uint64_t* id);
+  int (*stream_create)(void** stream, unsigned flags);
+  int (*stream_synchronize)(void* stream);
+  int (*stream_destroy)(void* stream);
+  int (*memory_allocate)(uint64_t* address, size_t bytes);
+  int (*memory_set)(uint64_t address, unsigned value, size_t words, void* stream);
   int (*get_error_name)(int error, const char** text);
   int (*get_error_string)(int error, const char** text);
   AOTITorchError (*current_stream)(int32_t device_index, void** stream);
@@ -78,6 +87,13 @@ inline const CudaFunctions& cuda() {
     fill(f.kernel_set_attribute, "cuKernelSetAttribute");
     fill(f.launch, "cuLaunchKernelEx");
     fill(f.encode_tiled, "cuTensorMapEncodeTiled");
+    fill(f.stream_capture, "cuStreamGetCaptureInfo_v2");
+    fill(f.stream_id, "cuStreamGetId");
+    fill(f.stream_create, "cuStreamCreate");
+    fill(f.stream_synchronize, "cuStreamSynchronize");
+    fill(f.stream_destroy, "cuStreamDestroy_v2");
+    fill(f.memory_allocate, "cuMemAlloc_v2");
+    fill(f.memory_set, "cuMemsetD32Async");
     fill(f.get_error_name, "cuGetErrorName");
     fill(f.get_error_string, "cuGetErrorString");
     void* torch = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
@@ -230,6 +246,62 @@ inline void launch_on_cuda(const Image& image, const Launch& request, int32_t de
 
 inline int32_t multiprocessors_of_cuda(int32_t device_index) { return CudaDevice::multiprocessors(device_index); }
 
+// The counters of a device, which its kernels leave at 0, for as long as the process lives. Those of a stream run one after
+// the other, and so do those of a graph that one stream was captured into, and the replays of a graph: each such row of
+// kernels has a counter of its own, known by numbers that are never given twice. Where there are none left, the rest of
+// them do without.
+class Counters {
+ public:
+  // Of the next launch on a stream; nullptr where there is none, or the stream's state forbids a launch, too.
+  uint32_t* of(void* stream) {
+    int status = 0;
+    uint64_t capture = 0, id = 0;
+    if (cuda().stream_capture(stream, &status, &capture, nullptr, nullptr, nullptr) != 0) return nullptr;
+    if (cuda().stream_id(stream, &id) != 0) return nullptr;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Row row{status == 0 ? 0 : capture, status != 0, id};
+    const auto known = taken_.find(row);
+    if (known != taken_.end()) return known->second;
+    if (taken_.size() == kCount) return nullptr;
+    if (first_ == 0) allocate();
+    uint32_t* const counter = reinterpret_cast<uint32_t*>(first_) + taken_.size();
+    taken_.emplace(row, counter);
+    return counter;
+  }
+
+ private:
+  static constexpr size_t kCount = 4096;
+  using Row = std::tuple<uint64_t, bool, uint64_t>;  // a capture, whether there is one, and a stream
+
+  void allocate() {
+    const BesideCapture beside;
+    uint64_t made = 0;
+    void* stream = nullptr;
+    require(cuda().memory_allocate(&made, kCount * sizeof(uint32_t)), "allocating the counters of drawn work");
+    require(cuda().stream_create(&stream, kNonBlocking), "making a stream");
+    require(cuda().memory_set(made, 0, kCount, stream), "clearing the counters of drawn work");
+    require(cuda().stream_synchronize(stream), "clearing the counters of drawn work");
+    require(cuda().stream_destroy(stream), "giving a stream back");
+    first_ = made;
+  }
+
+  std::mutex mutex_;
+  std::map<Row, uint32_t*> taken_;
+  uint64_t first_ = 0;
+};
+
+inline uint32_t* counter_on_cuda(int32_t device_index) {
+  static std::mutex mutex;
+  static std::map<int32_t, Counters> all;
+  const CudaDevice device(device_index);
+  void* stream = nullptr;
+  call(cuda().current_stream(device_index, &stream), "get_current_cuda_stream");
+  std::unique_lock<std::mutex> lock(mutex);
+  Counters& counters = all[device_index];  // it stays where it is
+  lock.unlock();
+  return counters.of(stream);
+}
+
 inline void encode_tiled_on_cuda(TensorMap& map, uint32_t dtype, uint32_t rank, const void* address,
                                  const uint64_t* sizes, const uint64_t* strides, const uint32_t* box,
                                  const uint32_t* element_strides, uint32_t swizzle, uint32_t l2_promotion,
@@ -243,7 +315,7 @@ inline void encode_tiled_on_cuda(TensorMap& map, uint32_t dtype, uint32_t rank, 
 inline const Driver& cuda_driver() {
   static const Driver driver{"cuda",  aoti_torch_device_type_cuda(), nullptr,
                              nullptr, launch_on_cuda,                multiprocessors_of_cuda,
-                             encode_tiled_on_cuda};
+                             counter_on_cuda, encode_tiled_on_cuda};
   return driver;
 }
 

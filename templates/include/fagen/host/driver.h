@@ -15,6 +15,7 @@ struct Image {
   int32_t tile_q;  // query rows of a block
   uint32_t threads, shared_bytes;  // of a block; shared memory besides what the kernel declares
   uint32_t box_q = 0, box_kv = 0;  // rows of the boxes that queries and keys are copied by; 0: the kernel sees to its copies
+  bool draws = false;              // blocks of threads draw their work, if there is more than one round of it
   const char* find = nullptr;      // the kernel that finds the tiles of a mask for it, or null: then there are none to find
   int32_t word_bytes = 0;          // what that one stores of 32 tiles of a block of rows,
   bool by_head = false;            // for each head, or once for all
@@ -58,6 +59,9 @@ struct Driver {
   // Launches on the current stream of a device; an error of the launch is thrown.
   void (*launch)(const Image&, const Launch&, int32_t device_index);
   int32_t (*multiprocessors)(int32_t device_index);
+  // What the blocks of threads of the next launch on that stream draw their work by: a number that is 0 when no kernel
+  // runs that has it, and that no two kernels have which may run at once. Null where there are none left.
+  uint32_t* (*counter)(int32_t device_index);
   // cuTensorMapEncodeTiled, which has the meaning of arguments and numbers: dimensions from the innermost on, strides in
   // bytes and from the second on. Without interleaving. What it refuses is thrown.
   void (*encode_tiled)(TensorMap& map, uint32_t dtype, uint32_t rank, const void* address, const uint64_t* sizes,

@@ -21,9 +21,17 @@ struct Emulator {
 
 inline std::atomic<const Emulator*> emulator{nullptr};
 
+// One launch runs after the other. Each second one does without, as where there are none left.
+inline uint32_t emulated_drawn = 0;
+inline uint32_t* counter_emulated(int32_t) {
+  static std::atomic<uint32_t> launches{0};
+  return launches++ % 2 == 0 ? &emulated_drawn : nullptr;
+}
+
 inline void launch_emulated(const Image&, const Launch& request, int32_t) {
   char message[1 << 14] = "";
   if (emulator.load()->launch(&request, message, sizeof(message)) != 0) {
+    emulated_drawn = 0;  // it did not come to its end
     throw std::runtime_error(std::string("fagen: emulated launch: ") + message);
   }
 }
@@ -46,7 +54,7 @@ inline void encode_tiled_emulated(TensorMap& map, uint32_t dtype, uint32_t rank,
 inline const Driver& emulated_driver(const char* module, const char* target) {
   static const Driver driver{"cpu",   aoti_torch_device_type_cpu(), nullptr,
                              nullptr, launch_emulated,              multiprocessors_emulated,
-                             encode_tiled_emulated};
+                             counter_emulated, encode_tiled_emulated};
   if (emulator.load() == nullptr) {
     throw std::invalid_argument(std::string("fagen module ") + module + " is built for CUDA cards (" + target +
                                 "), and these tensors are on the CPU: move them to a card, or run its kernels in the "

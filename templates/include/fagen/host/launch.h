@@ -133,7 +133,7 @@ inline Tensor find_tiles(const Call& call, ForwardParams& p) {
   const int64_t blocks = (shape.q_len + image.tile_q - 1) / image.tile_q;
   const int64_t tiles = shape.kv_len > 0 ? (shape.kv_len + image.box_kv - 1) / image.box_kv : 1;
   const int64_t words = shape.batch * (image.by_head ? shape.heads : 1) * blocks * ((tiles + 31) / 32);
-  const int64_t size = (fagen::kCounterBytes + words * image.word_bytes + 3) / 4;
+  const int64_t size = (words * image.word_bytes + 3) / 4;
   Tensor found = Tensor::empty(call.device, 1, &size, Dtype::i32, "the tiles of a mask");
   if (words > INT32_MAX) {
     throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and lengths make too many tiles");
@@ -157,6 +157,7 @@ inline void run_with_maps(const Call& call, ForwardParams& p) {
   const Shape& shape = p.shape;
   const uint32_t tiles = tiles_of(call, shape);
   const auto most = static_cast<uint32_t>(call.driver.multiprocessors(call.device.index));
+  if (image.draws && tiles > most) p.drawn = call.driver.counter(call.device.index);
   const Tensor found = find_tiles(call, p);
   TensorMap q, k, v;
   encode(call, q, p.q, variant.head_dim, shape.q_len, shape.heads, shape.batch, image.box_q, nullptr);
@@ -165,6 +166,7 @@ inline void run_with_maps(const Call& call, ForwardParams& p) {
   void* params[] = {&p, &q, &k, &v};
   const int64_t sizes[] = {sizeof(p), sizeof(q), sizeof(k), sizeof(v)};
   Buffers buffers = buffers_of(call, p);
+  buffers.add("drawn", p.drawn, p.drawn == nullptr ? 0 : 4, true);
   if (found.defined()) buffers.add("tiles", p.workspace, found.numel() * 4, true);
   launch(call, image.kernel, tiles < most ? tiles : most, image.shared_bytes, params, sizes, 4, buffers, image.find != nullptr);
 }
