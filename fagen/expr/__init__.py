@@ -7,6 +7,7 @@ of a mask before run time); printer and print_bounds (C++), or evaluate (the sam
 from .code import CPU_VECTOR, CUDA_SCALAR, ArrayDeclaration, Band, BandedScore, KernelCode, ParamGrad, Snippet
 from .emit import emit
 from .sizes import MAX_LENGTH
+from .work import PairWork, work_of_pair
 
 __all__ = [
     "CPU_VECTOR",
@@ -16,7 +17,9 @@ __all__ = [
     "Band",
     "BandedScore",
     "KernelCode",
+    "PairWork",
     "ParamGrad",
     "Snippet",
     "emit",
+    "work_of_pair",
 ]

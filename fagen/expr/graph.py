@@ -38,8 +38,8 @@ class Node:
 
     ``op`` is "const", "name", "read", "to_real", "neg", "add", "sub", "mul", "div", "floordiv", "mod", "pow", "min",
     "max", "abs", "floor", "fma", "tanh_near" (factor · tanh + more), one of REAL_FUNCTIONS, "lt", "le", "eq", "and",
-    "or", "not" or "select" (condition, yes, no). ``value`` is the constant, the name, or the param's name of a read, whose
-    args are its indices.
+    "or", "not" or "select" (condition, yes, no). ``value`` is the constant, the name, or the param's name of a read,
+    whose args are its indices.
     """
 
     op: str
