@@ -39,8 +39,8 @@ def operations(variant: Variant, pairs: Any, direction: str) -> Any:
 
 @dataclass(frozen=True)
 class Bound:
-    """What a unit of the card has to do for a pair, of what it does a clock in each of its multiprocessors, and the least
-    ``seconds`` that it takes for all pairs."""
+    """What a unit of the card has to do for a pair, of what it does a clock in each of its multiprocessors, and the
+    least ``seconds`` that it takes for all pairs."""
 
     unit: str
     per_pair: float
@@ -49,8 +49,8 @@ class Bound:
 
 
 def bounds(plan: Plan, pairs: float, direction: str) -> tuple[Bound, ...]:
-    """The units that a kernel can be bound by, that which takes longest first; none where a target's rates are not known
-    or a kernel computes scores otherwise."""
+    """The units that a kernel can be bound by, that which takes longest first; none where a target's rates are not
+    known or a kernel computes scores otherwise."""
     device = TARGETS[plan.target].device
     if direction != "forward" or plan.schedule != "wgmma" or device is None or device.rates is None:
         return ()

@@ -16,8 +16,8 @@ from .tilemap import TileMap, tile_map
 class Cost:
     """One direction at one size: operations over the admitted pairs, bytes moved and held beyond inputs and outputs.
 
-    ``formulas`` has the same five as text, in B, H, Hk, Sq, Skv and pairs; see :class:`fagen.costs.Costs`. ``bounds`` says
-    how long the units of a card take at least, the slowest first, where that is known.
+    ``formulas`` has the same five as text, in B, H, Hk, Sq, Skv and pairs; see :class:`fagen.costs.Costs`. ``bounds``
+    says how long the units of a card take at least, the slowest first, where that is known.
     """
 
     direction: str

@@ -36,8 +36,8 @@ class Dims:
 
 @dataclass(frozen=True)
 class Rates:
-    """What the whole card does at most: ``multiprocessors`` at ``clock`` Hz; of each a clock, ``products`` operations of
-    matrix products in 16 bits, ``special`` results of the special-function unit, ``instructions`` of threads."""
+    """What the whole card does at most: ``multiprocessors`` at ``clock`` Hz; of each a clock, ``products`` operations
+    of matrix products in 16 bits, ``special`` results of the special-function unit, ``instructions`` of threads."""
 
     multiprocessors: int
     clock: float

@@ -127,8 +127,9 @@ class KernelCode:
     ``grad_declarations`` those of gradients. ``score`` (results: x) is None where x is s, as is
     ``row_scores`` but beside a sink; CPUs have none of these, nor of ``banded_score``, which is None too where no read
     is the same along diagonals; ``score_mask`` (results: x, allowed) is None where there is no mask, as is ``mask``
-    (result: allowed). ``score_grad`` and ``score_grad_mask`` have the results x, d x / d s, one factor for each entry of ``param_grads``, and, the latter, allowed; a result may
-    be a scalar (such as ``1.0f``) where it is one for the whole row, but x and allowed never are.
+    (result: allowed). ``score_grad`` and ``score_grad_mask`` have the results x, d x / d s, one factor for each entry
+    of ``param_grads``, and, the latter, allowed; a result may be a scalar (such as ``1.0f``) where it is one for the
+    whole row, but x and allowed never are.
 
     ``tile_test`` is the body of ``Tri tile_test(int32_t b, int32_t h, Span q, Span kv)``, ``key_ranges`` that of
     ``Ranges key_ranges(int32_t b, int32_t h, Span q)`` and ``query_ranges`` that of

@@ -9,17 +9,18 @@ from .emit import lowered
 from .exponents import row_scores
 from .graph import Graph, Node, below
 
-# Results of the special-function unit by operation: an exponential and a reciprocal, a logarithm and an exponential, ...
+# Results of the special-function unit by operation: an exponential and a reciprocal, a logarithm and an exponential,
+# ...
 _SPECIAL = {"exp": 1, "exp2": 1, "log": 1, "log2": 1, "sqrt": 1, "tanh": 2, "sigmoid": 2, "softplus": 1, "pow": 2}
-# Instructions where they are more or fewer than one: the polynomial of tanh and the test of its argument; what is part of
-# another instruction, as a sign is; what mostly is.
+# Instructions where they are more or fewer than one: the polynomial of tanh and the test of its argument; what is part
+# of another instruction, as a sign is; what mostly is.
 _INSTRUCTIONS = {"tanh_near": 8, "const": 0, "name": 0, "neg": 0, "abs": 0, "and": 0, "or": 0, "not": 0}
 
 
 @dataclass(frozen=True)
 class PairWork:
-    """Of one pair in a tile that the mask leaves whole, on its shortest way: ``special`` results of the special-function
-    unit, and the ``instructions`` of a thread, those for them among them, that there are at least."""
+    """Of one pair in a tile that the mask leaves whole, on its shortest way: ``special`` results of the
+    special-function unit, and the ``instructions`` of a thread, those for them among them, that there are at least."""
 
     special: int
     instructions: float

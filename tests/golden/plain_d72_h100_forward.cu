@@ -481,13 +481,14 @@ class Multiplier {
         if (usual) {
           // One row after the other: the sums are waited for, and the first is packed, beside the second's exponentials.
           float sums[2];
-          exponents<0>(p_, part_at(next), common, softmax.reference[0] * kLog2e, x);
+          const Block part = part_at(next);
+          exponents<0>(p_, part, common, softmax.reference[0] * kLog2e, x);
           sums[0] = softmax.weigh<0>(x[0]);
           ptx::compute_here(sums[0], -p_.unit, shared_.keys(0));
           end_sums(o);
           pack<0>(weights, x);
           ptx::compute_later(softmax.reference[1], sums[0], -p_.unit, shared_.keys(0));
-          exponents<1>(p_, part_at(next), common, softmax.reference[1] * kLog2e, x);
+          exponents<1>(p_, part, common, softmax.reference[1] * kLog2e, x);
           sums[1] = softmax.weigh<1>(x[0]);
           pack<1>(weights, x);
           if (!softmax.take(sums, most_of(p_), scale_of(p_))) weigh_anew(softmax, x, sums, common, weights, o, next);
