@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .expr import work_of_pair
 from .plan import Plan, schedule
 from .runtime.variant import Variant
+from .target import TARGETS
 
 ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 
@@ -33,6 +35,34 @@ def operations(variant: Variant, pairs: Any, direction: str) -> Any:
     """
     d, dv = variant.head_dim, variant.value_dim
     return 2 * pairs * (d + dv if direction == "forward" else 3 * d + 2 * dv)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a unit of the card has to do for a pair, of what it does a clock in each of its multiprocessors, and the
+    least ``seconds`` that it takes for all pairs."""
+
+    unit: str
+    per_pair: float
+    per_clock: int
+    seconds: float
+
+
+def bounds(plan: Plan, pairs: float, direction: str) -> tuple[Bound, ...]:
+    """The units that a kernel can be bound by, that which takes longest first; none where a target's rates are not
+    known or a kernel computes scores otherwise."""
+    device = TARGETS[plan.target].device
+    if direction != "forward" or plan.schedule != "wgmma" or device is None or device.rates is None:
+        return ()
+    rates, work = device.rates, work_of_pair(plan.variant)
+    units = (
+        ("matrix products", operations(plan.variant, 1, direction), rates.products),
+        ("special functions", work.special, rates.special),
+        ("instructions", work.instructions, rates.instructions),
+    )
+    a_second = rates.multiprocessors * rates.clock
+    found = [Bound(unit, float(each), rate, pairs * each / (rate * a_second)) for unit, each, rate in units]
+    return tuple(sorted(found, key=lambda bound: -bound.per_pair / bound.per_clock))
 
 
 @dataclass(frozen=True)

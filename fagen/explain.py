@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .costs import ProblemSize, costs
+from .costs import Bound, ProblemSize, bounds, costs
 from .plan import Plan
+from .target import TARGETS
 from .tilemap import TileMap, tile_map
 
 
@@ -15,7 +16,8 @@ from .tilemap import TileMap, tile_map
 class Cost:
     """One direction at one size: operations over the admitted pairs, bytes moved and held beyond inputs and outputs.
 
-    ``formulas`` has the same five as text, in B, H, Hk, Sq, Skv and pairs; see :class:`fagen.costs.Costs`.
+    ``formulas`` has the same five as text, in B, H, Hk, Sq, Skv and pairs; see :class:`fagen.costs.Costs`. ``bounds``
+    says how long the units of a card take at least, the slowest first, where that is known.
     """
 
     direction: str
@@ -25,6 +27,7 @@ class Cost:
     extra: float
     extra_unfused: float
     formulas: dict[str, str]
+    bounds: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Explanation:
             "resources": dict(self.resources),
             "warnings": list(self.warnings),
             "tiles": self.map.to_json(),
-            "costs": [vars(cost) for cost in self.costs],
+            "costs": [{**vars(cost), "bounds": [vars(bound) for bound in cost.bounds]} for cost in self.costs],
         }
 
     def text(self) -> str:
@@ -88,7 +91,8 @@ def _cost(plan: Plan, size: ProblemSize, pairs: float, direction: str) -> Cost:
         name: float(formula.subs({symbol: values[symbol.name] for symbol in formula.free_symbols}))
         for name, formula in formulas.items()
     }
-    return Cost(direction=direction, formulas={name: str(formula) for name, formula in formulas.items()}, **numbers)
+    texts = {name: str(formula) for name, formula in formulas.items()}
+    return Cost(direction=direction, formulas=texts, bounds=bounds(plan, pairs, direction), **numbers)
 
 
 def _choices(plan: Plan) -> Iterator[tuple[str, Any, str]]:
@@ -130,6 +134,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield f"  operations    {_si(cost.operations)}op   = {cost.formulas['operations']}"
         yield from _beside(cost, "bytes moved", "moved")
         yield from _beside(cost, "bytes held besides inputs and outputs", "extra")
+        yield from _bounds(plan, cost.bounds)
 
 
 def _beside(cost: Cost, title: str, name: str) -> Iterator[str]:
@@ -141,10 +146,24 @@ def _beside(cost: Cost, title: str, name: str) -> Iterator[str]:
     yield f"    unfused     {_si(unfused)}B, {ratio:.1f}×   = {cost.formulas[f'{name}_unfused']}"
 
 
+def _bounds(plan: Plan, found: Sequence[Bound]) -> Iterator[str]:
+    """The least time, and what each unit has to do for a pair in tiles that the mask leaves whole."""
+    device = TARGETS[plan.target].device
+    if not found or device is None or device.rates is None:
+        return
+    rates = device.rates
+    yield f"  takes at least {_si(found[0].seconds)}s, bound by {found[0].unit}"
+    yield f"    of {rates.multiprocessors} multiprocessors at {_si(rates.clock)}Hz"
+    for bound in found:
+        yield f"    {bound.unit:<17} {_si(bound.seconds)}s   = pairs · {bound.per_pair:g} / {bound.per_clock} a clock"
+
+
 def _si(number: float) -> str:
     """Three digits and a decimal prefix."""
     prefixes = iter(" kMGTP")
     prefix = next(prefixes)
+    if 0 < number < 1:
+        return f"{1000 * number:.3g} m" if number >= 0.9995e-3 else f"{1e6 * number:.3g} µ"
     while abs(number) >= 999.5 and prefix != "P":
         number, prefix = number / 1000, next(prefixes)
     return f"{number:.3g} {prefix.strip()}"

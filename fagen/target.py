@@ -15,6 +15,7 @@ from types import MappingProxyType
 _GUIDE = "CUDA C++ Programming Guide, Compute Capabilities, technical specifications per compute capability"
 _PTX = "PTX ISA, Target ISA Notes of the instruction"
 _TURING = "Turing Tuning Guide"
+_HOPPER = "NVIDIA H100 Tensor Core GPU Architecture, and the Guide's Arithmetic Instructions: throughput"
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,23 @@ class Dims:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What the whole card does at most: ``multiprocessors`` at ``clock`` Hz; of each a clock, ``products`` operations
+    of matrix products in 16 bits, ``special`` results of the special-function unit, ``instructions`` of threads."""
+
+    multiprocessors: int
+    clock: float
+    products: int
+    special: int
+    instructions: int
+
+
+@dataclass(frozen=True)
 class Device:
     """Limits of one streaming multiprocessor and of a block on it.
 
-    Memory in bytes; ``tensor_memory`` is 0 before Blackwell.
+    Memory in bytes; ``tensor_memory`` is 0 before Blackwell. ``rates`` are of the largest card, None where they are not
+    known.
     """
 
     shared_per_sm: int
@@ -46,6 +60,7 @@ class Device:
     tensor_memory: int = 0
     registers_per_sm: int = 65536
     registers_per_thread: int = 255
+    rates: Rates | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ def _gpu(
 
 _KIB = 1024
 _MMA16 = "mma.sync.m16n8k16"
-_LARGE = Device(228 * _KIB, 227 * _KIB, 64)
+_LARGE = Device(228 * _KIB, 227 * _KIB, 64, rates=Rates(132, 1.98e9, 4096, 16, 128))
 _BLACKWELL = Device(228 * _KIB, 227 * _KIB, 64, tensor_memory=256 * _KIB)
 _SMALL = Device(100 * _KIB, 99 * _KIB, 48)
 
@@ -114,7 +129,7 @@ _ALL = (
     _gpu("sm_86", "Ampere (A10, RTX 30)", "mma", _MMA16, _SMALL),
     _gpu("sm_87", "Ampere (Jetson Orin)", "mma", _MMA16, Device(164 * _KIB, 163 * _KIB, 48)),
     _gpu("sm_89", "Ada (L4, RTX 40)", "mma", _MMA16, _SMALL),
-    _gpu("sm_90a", "Hopper (H100, H200)", "wgmma", "wgmma.mma_async", _LARGE),
+    _gpu("sm_90a", "Hopper (H100, H200)", "wgmma", "wgmma.mma_async", _LARGE, sources=(_GUIDE, _PTX, _HOPPER)),
     _gpu("sm_100a", "Blackwell (B200)", "tcgen05", "tcgen05.mma", _BLACKWELL),
     _gpu("sm_103a", "Blackwell (B300)", "tcgen05", "tcgen05.mma", _BLACKWELL),
     _gpu("sm_110a", "Blackwell (Jetson Thor)", "tcgen05", "tcgen05.mma", _BLACKWELL),

@@ -30,6 +30,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "or": lambda *args: np.logical_or.reduce(np.broadcast_arrays(*args)),
     "not": np.logical_not,
     "select": np.where,
+    "fma": lambda a, b, c: a * b + c,
 }
 
 

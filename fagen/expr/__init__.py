@@ -17,6 +17,7 @@ from .code import (
 )
 from .emit import emit
 from .sizes import MAX_LENGTH
+from .work import PairWork, work_of_pair
 
 __all__ = [
     "CPU_VECTOR",
@@ -27,7 +28,9 @@ __all__ = [
     "BandedScore",
     "KernelCode",
     "NarrowBounds",
+    "PairWork",
     "ParamGrad",
     "Snippet",
     "emit",
+    "work_of_pair",
 ]

@@ -22,6 +22,9 @@ class Snippet:
     adjacent keys, with vi j and kv (and vf s, the scaled score) in scope too; in scalars once a pair, with int32_t j
     and kv and float s. ``results`` are expressions, valid after
     ``pair``. The names that statements declare end in a digit or hold ``_at``.
+
+    Those of RowScores have float raw in scope too, the unscaled score, and float scale, reference and step and int32_t
+    first: see exponents.py.
     """
 
     row: tuple[str, ...]
@@ -76,6 +79,21 @@ class ArrayDeclaration:
 
 
 @dataclass(frozen=True)
+class RowScores:
+    """A row's scores as kernels have them that compute one row after the other.
+
+    The result of ``score`` is x, that of ``exponent`` x · log2(e) less ``reference``. ``near``, which is shorter, is
+    the same for tiles in whose pairs no result of ``tested`` is larger than kTanhNear, whatever its sign; both are None
+    where there is no such form.
+    """
+
+    score: Snippet
+    exponent: Snippet
+    near: Snippet | None
+    tested: Snippet | None
+
+
+@dataclass(frozen=True)
 class Band:
     """A read that is the same for all pairs of a diagonal, as a kernel has it that brings these to shared memory first.
 
@@ -90,13 +108,13 @@ class Band:
 
 @dataclass(frozen=True)
 class BandedScore:
-    """The score with the reads of some params taken from ``bands``.
+    """The scores with the reads of some params taken from ``bands``.
 
-    Its statements call ``NAME.of(n, c, row)``, where ``row``, ``n`` and ``c`` say which of a lane's pairs the loops of
-    a kernel's template are at. ``loads`` says whether pairs read params by accesses of their own besides.
+    Its statements call ``NAME.of(n, c, kRow)``, where ``kRow``, ``n`` and ``c`` say which of a lane's pairs the loops
+    of a kernel's template are at. ``loads`` says whether pairs read params by accesses of their own besides.
     """
 
-    score: Snippet
+    score: RowScores
     bands: tuple[Band, ...]
     loads: bool
 
@@ -116,11 +134,12 @@ class KernelCode:
     """All that a kernel says about its variant's expressions.
 
     ``declarations`` make the arrays of params, from a ``p`` that is ForwardParams or BackwardParams;
-    ``grad_declarations`` those of gradients. ``score`` (results: x) is None where x is s; ``banded_score`` is None for
-    CPUs too, and where no read is the same along diagonals; ``score_mask`` (results: x,
-    allowed) is None where there is no mask, as is ``mask`` (result: allowed). ``score_grad`` and ``score_grad_mask``
-    have the results x, d x / d s, one factor for each entry of ``param_grads``, and, the latter, allowed; a result may
-    be a scalar (such as ``1.0f``) where it is one for the whole row, but x and allowed never are.
+    ``grad_declarations`` those of gradients. ``score`` (results: x) is None where x is s, as is
+    ``row_scores`` but beside a sink; CPUs have none of these, nor of ``banded_score``, which is None too where no read
+    is the same along diagonals; ``score_mask`` (results: x, allowed) is None where there is no mask, as is ``mask``
+    (result: allowed). ``score_grad`` and ``score_grad_mask`` have the results x, d x / d s, one factor for each entry
+    of ``param_grads``, and, the latter, allowed; a result may be a scalar (such as ``1.0f``) where it is one for the
+    whole row, but x and allowed never are.
 
     ``tile_test`` is the body of ``Tri tile_test(int32_t b, int32_t h, Span q, Span kv)``, ``key_ranges`` that of
     ``Ranges key_ranges(int32_t b, int32_t h, Span q)`` and ``query_ranges`` that of
@@ -134,6 +153,7 @@ class KernelCode:
     declarations: tuple[ArrayDeclaration, ...]
     grad_declarations: tuple[ArrayDeclaration, ...]
     score: Snippet | None
+    row_scores: RowScores | None
     banded_score: BandedScore | None
     score_mask: Snippet | None
     mask: Snippet | None
@@ -158,10 +178,12 @@ class KernelCode:
         values = dict(data)
         for key in ("score", "score_mask", "mask", "score_grad", "score_grad_mask"):
             values[key] = values[key] and _snippet(values[key])
+        if values["row_scores"]:
+            values["row_scores"] = _row_scores(values["row_scores"])
         if values["banded_score"]:
             banded = values["banded_score"]
             bands = tuple(Band(**{**band, "load": _snippet(band["load"])}) for band in banded["bands"])
-            values["banded_score"] = BandedScore(_snippet(banded["score"]), bands, banded["loads"])
+            values["banded_score"] = BandedScore(_row_scores(banded["score"]), bands, banded["loads"])
         values["narrow"] = values["narrow"] and NarrowBounds(**_with_tuples(values["narrow"]))
         for key in ("declarations", "grad_declarations"):
             values[key] = [ArrayDeclaration(**each) for each in values[key]]
@@ -171,6 +193,10 @@ class KernelCode:
 
 def _snippet(parts: Mapping[str, Any]) -> Snippet:
     return Snippet(**_with_tuples(parts))
+
+
+def _row_scores(parts: Mapping[str, Any]) -> RowScores:
+    return RowScores(**{name: part and _snippet(part) for name, part in parts.items()})
 
 
 def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:

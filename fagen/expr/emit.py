@@ -11,8 +11,9 @@ from ..errors import PlanError
 from ..runtime.language import parse
 from ..runtime.variant import Expression, Param, Tiles, Variant
 from .access import classify, direct_axes, is_diagonal, owners
-from .code import CPU_VECTOR, CUDA_SCALAR, Band, BandedScore, KernelCode, ParamGrad, Snippet
+from .code import CPU_VECTOR, CUDA_SCALAR, Band, BandedScore, KernelCode, ParamGrad, RowScores, Snippet
 from .derive import derivative
+from .exponents import row_scores
 from .graph import Graph, Node, below
 from .lower import lower
 from .print_bounds import print_bounds
@@ -37,6 +38,7 @@ def _emit(variant: Variant, dialect: str) -> KernelCode:
     params = {param.name: param for param in variant.params}
     graph = Graph()
     score, mask = lowered(graph, variant)
+    changed = variant.score is not None or variant.sink  # a sink has a scale of its own
     entries = _grad_reads(score, params)
     score_grad = _grad_snippet(graph, params, score, entries, None, lanes)
     score_grad_mask = _grad_snippet(graph, params, score, entries, mask, lanes) if mask is not None else None
@@ -45,7 +47,8 @@ def _emit(variant: Variant, dialect: str) -> KernelCode:
         declarations=tuple(declare_array(param, index) for index, param in enumerate(variant.params)),
         grad_declarations=tuple(declare_grad(param, index) for index, param in enumerate(variant.params) if param.grad),
         score=_snippet(graph, params, (score,), lanes) if variant.score is not None else None,
-        banded_score=_banded(graph, params, score) if variant.score is not None and not lanes else None,
+        row_scores=_row_scores(graph, params, score, mask) if changed and not lanes else None,
+        banded_score=_banded(graph, params, score, mask) if variant.score is not None and not lanes else None,
         score_mask=_snippet(graph, params, (score, mask), lanes) if mask is not None else None,
         mask=_snippet(graph, params, (mask,), lanes) if mask is not None else None,
         score_grad=score_grad,
@@ -89,7 +92,23 @@ def _snippet(
     return printer.snippet(*(printer.vector(root) for root in roots))
 
 
-def _banded(graph: Graph, params: Mapping[str, Param], score: Node) -> BandedScore | None:
+def _row_scores(
+    graph: Graph,
+    params: Mapping[str, Param],
+    score: Node,
+    mask: Node | None,
+    bands: Mapping[Node, str] | None = None,
+) -> RowScores:
+    found = row_scores(graph, score, mask)
+    return RowScores(
+        _snippet(graph, params, (found.score,), lanes=False, bands=bands),
+        _snippet(graph, params, (found.exponent,), lanes=False, bands=bands),
+        None if found.near is None else _snippet(graph, params, (found.near,), lanes=False, bands=bands),
+        _snippet(graph, params, found.tested, lanes=False) if found.tested else None,
+    )
+
+
+def _banded(graph: Graph, params: Mapping[str, Param], score: Node, mask: Node | None) -> BandedScore | None:
     """The score as a kernel has it that holds in shared memory what is read along diagonals."""
     names: dict[Node, str] = {}
     bands: list[Band] = []
@@ -100,7 +119,7 @@ def _banded(graph: Graph, params: Mapping[str, Param], score: Node) -> BandedSco
     if not bands:
         return None
     loads = any(node.op == "read" and node.per_key and node not in names for node in below((score,), names))
-    return BandedScore(_snippet(graph, params, (score,), lanes=False, bands=names), tuple(bands), loads)
+    return BandedScore(_row_scores(graph, params, score, mask, names), tuple(bands), loads)
 
 
 def _diagonal_reads(score: Node, params: Mapping[str, Param]) -> list[Node]:

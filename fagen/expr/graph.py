@@ -16,8 +16,10 @@ from typing import Literal
 Type = Literal["bool", "int", "real"]
 Value = bool | int | float
 
-# Names that differ from key to key; every other name is one value for a whole row.
-PAIR_NAMES = ("s", "j", "kv")
+# Names that differ from key to key; every other name is one value for a whole row. Those that the language does not
+# have are of kernels: see exponents.py.
+PAIR_NAMES = ("s", "j", "kv", "raw", "step")
+_REAL_NAMES = ("s", "raw", "scale", "reference", "step")
 
 REAL_FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "tanh", "sigmoid", "softplus", "sin", "cos")
 
@@ -35,8 +37,9 @@ class Node:
     """One operation.
 
     ``op`` is "const", "name", "read", "to_real", "neg", "add", "sub", "mul", "div", "floordiv", "mod", "pow", "min",
-    "max", "abs", "floor", one of REAL_FUNCTIONS, "lt", "le", "eq", "and", "or", "not" or "select" (condition, yes,
-    no). ``value`` is the constant, the name, or the param's name of a read, whose args are its indices.
+    "max", "abs", "floor", "fma", "tanh_near" (factor · tanh + more), one of REAL_FUNCTIONS, "lt", "le", "eq", "and",
+    "or", "not" or "select" (condition, yes, no). ``value`` is the constant, the name, or the param's name of a read,
+    whose args are its indices.
     """
 
     op: str
@@ -135,7 +138,7 @@ class Graph:
         return self._node("const", (), "real", round_f32(value))
 
     def name(self, name: str) -> Node:
-        return self._node("name", (), "real" if name == "s" else "int", name)
+        return self._node("name", (), "real" if name in _REAL_NAMES else "int", name)
 
     def read(self, param: str, indices: tuple[Node, ...], kind: Type) -> Node:
         return self._node("read", indices, kind, param)

@@ -5,7 +5,7 @@ The statements are for code within namespace fagen, whose functions they call wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 
@@ -15,6 +15,7 @@ from .code import ArrayDeclaration, Snippet
 from .graph import REAL_FUNCTIONS, Graph, Node, below
 from .literals import float_literal, int_literal
 from .sizes import Sizes
+from .steps import is_invertible, under_steps
 
 # How tightly an expression holds together. Bit operations and truth are parenthesised everywhere, as compilers advise.
 _CHOICE, _LOGIC, _COMPARE, _SUM, _PRODUCT, _SIGN, _ATOM = range(7)
@@ -82,21 +83,6 @@ def declare_grad(param: Param, index: int) -> ArrayDeclaration:
     return ArrayDeclaration(grad_name(param.name), "float", len(param.shape), f"p.d_params[{index}]", index)
 
 
-_STEPS = ("lt", "le", "eq", "floor", "floordiv", "mod", "read")
-
-
-def _under_steps(nodes: Iterable[Node]) -> set[Node]:
-    """Those that something reads which jumps: where a comparison turns, or an index."""
-    read = [arg for node in nodes if node.op in _STEPS for arg in node.args]
-    read += [node.args[0] for node in nodes if node.op == "select"]
-    return set(below(tuple(read)))
-
-
-def _is_invertible(divisor: Node) -> bool:
-    """Whether it is a number whose reciprocal is a normal float32."""
-    return divisor.is_const and 2.0**-120 < abs(divisor.real) < 2.0**120
-
-
 class Printer:
     """Prints the nodes of one snippet.
 
@@ -133,7 +119,7 @@ class Printer:
     def visit(self, roots: tuple[Node, ...]) -> None:
         """Prints what the roots need, naming what is used more than once."""
         nodes = below(roots, self._bands)
-        self._stepped.update(_under_steps(nodes))
+        self._stepped.update(under_steps(nodes))
         uses: dict[Node, int] = dict.fromkeys(nodes, 0)
         used_per_key: set[Node] = set()
         for node in nodes:
@@ -243,7 +229,7 @@ class Printer:
             sign = "+" if op == "add" else "-"
             return _Text(f"{a.inside(_SUM)} {sign} {b.inside(_PRODUCT)}", _SUM, kind, self._by_lanes(node))
         if op == "mul" or (op == "div" and kind == "real"):
-            if op == "div" and not self._vectors and node not in self._stepped and _is_invertible(node.args[1]):
+            if op == "div" and not self._vectors and node not in self._stepped and is_invertible(node.args[1]):
                 # Cards divide with branches; a product with the reciprocal differs in its last bit, which decides
                 # nothing.
                 return _Text(f"{a.inside(_PRODUCT)} * (1.0f / {b.inside(_ATOM)})", _PRODUCT, kind, False)
@@ -254,7 +240,7 @@ class Printer:
             if shifted is not None:
                 return shifted
         names = {"floordiv": "floor_div", "mod": "floor_mod"}
-        if op in ("floordiv", "mod", "min", "max", "abs", "floor", "pow") or op in REAL_FUNCTIONS:
+        if op in ("floordiv", "mod", "min", "max", "abs", "floor", "pow", "fma", "tanh_near") or op in REAL_FUNCTIONS:
             arguments = [self._as_vector(x) if self._by_lanes(node) else x.text for x in operands]
             return _Text(f"{names.get(op, op)}({', '.join(arguments)})", _ATOM, kind, self._by_lanes(node))
         raise AssertionError(f"no C++ for {op}")
@@ -322,7 +308,7 @@ class Printer:
 
     def _read(self, node: Node) -> str:
         if node in self._bands:
-            return f"{self._bands[node]}.of(n, c, row)"  # as the loops over a lane's pairs call them
+            return f"{self._bands[node]}.of(n, c, kRow)"  # as the loops over a lane's pairs call them
         access = classify(self._graph, node) if self._vectors else Access("row")
         array = array_name(str(node.value))
         if access.kind == "run":

@@ -22,6 +22,7 @@ _NAMES = {
     "j": (0, MAX_LENGTH),
     "q": (-MAX_LENGTH, MAX_LENGTH),
     "kv": (0, MAX_LENGTH),
+    "first": (0, MAX_LENGTH),
     "q_len": (0, MAX_LENGTH),
     "kv_len": (0, MAX_LENGTH),
 }

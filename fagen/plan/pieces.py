@@ -13,7 +13,7 @@ from ..expr import ArrayDeclaration, KernelCode, Snippet
 from ..runtime.variant import Variant
 
 # The names that statements of the middle end may use, beside arrays of params: see fagen.expr.code.
-SCOPE = ("b", "h", "hk", "i", "q", "j", "kv", "s", "q_len", "kv_len")
+SCOPE = ("b", "h", "hk", "i", "q", "j", "kv", "s", "raw", "scale", "reference", "first", "step", "q_len", "kv_len")
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
@@ -31,12 +31,12 @@ class Piece:
     @property
     def p(self) -> str:
         """The name of a function's Params, nothing if it needs none."""
-        return " p" if self.declarations or {"hk", "q_len", "kv_len"} & set(self.needs) else ""
+        return " p" if self.declarations or {"hk", "q_len", "kv_len", "scale"} & set(self.needs) else ""
 
     @property
     def at(self) -> str:
         """The name of a function's Block, nothing if it needs none."""
-        return " at" if set(self.needs) - {"q_len", "kv_len"} else ""
+        return " at" if set(self.needs) - {"q_len", "kv_len", "scale"} else ""
 
 
 @dataclass(frozen=True)

@@ -667,7 +667,7 @@ class Multiplier {
           ptx::compute_later(softmax.reference[1], sums[0], -p_.unit, shared_.keys(0));
           sums[1] = softmax.weigh<1>(x[0], scale_of(p_));
           pack<1>(weights, x);
-          if (!softmax.take(sums, most_of(p_))) weigh_anew(softmax, x, sums, weights, o, next);
+          if (!softmax.take(sums, most_of(p_), scale_of(p_))) weigh_anew(softmax, x, sums, weights, o, next);
           release_keys(next, after);
         } else {
           release_keys(next, after);

@@ -51,30 +51,63 @@ struct Block {
   int32_t b, h, i, rows, j;
 };
 
-// From q · k to scores. Of pairs that the mask excludes too.
-__device__ __forceinline__ void score(const ForwardParams& p, const Block& at, Scores& x) {
+// What all rows of a block read once.
+struct OfBlock {
+  float slope_at_h;
+};
+__device__ __forceinline__ OfBlock of_block(const ForwardParams& p, const Block& at) {
   const Array<const float, 1> slope_at(p.params[0]);
   const int32_t h = at.h;
+  const float slope_at_h = slope_at.load(h);
+  return {slope_at_h};
+}
+
+// From q · k of one of a lane's rows to scores. Of pairs that the mask excludes too.
+template <int kRow>
+__device__ __forceinline__ void score(const ForwardParams& p, const Block& at, const OfBlock& of_block, Scores& x) {
+  const float scale = p.scale;
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
-  const int lane = lane_id();
-  // Rows first: what is of a row is computed, and read, once.
+  const float slope_at_h = of_block.slope_at_h;
+  const int32_t i = at.i + 8 * kRow + lane_id() / 4;
+  const int32_t q = i + kv_len - q_len;
+  const int32_t first = at.j + 2 * (lane_id() % 4);
+  const float t1 = static_cast<float>(q - first);
+  const float t2 = -slope_at_h;
 #pragma unroll
-  for (int row = 0; row < 2 * kRowTiles; ++row) {
-    const int32_t i = at.i + 8 * row + lane / 4;
-    const int32_t q = i + kv_len - q_len;
-    const float slope_at_h = slope_at.load(h);
+  for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n)
+    for (int c = 0; c < 2; ++c) {
+      float& score = x[0][n][2 * kRow + c];
+      const float step = static_cast<float>(8 * n + c);
+      const float raw = score;
+      score = fma(raw, scale, abs(t1 - step) * t2);
+    }
+}
+
+// The same to exponents of 2, less a reference, which is one.
+template <int kRow>
+__device__ __forceinline__ void exponents(const ForwardParams& p, const Block& at, const OfBlock& of_block, float reference, Scores& x) {
+  const float scale = p.scale;
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const float slope_at_h = of_block.slope_at_h;
+  const int32_t i = at.i + 8 * kRow + lane_id() / 4;
+  const int32_t q = i + kv_len - q_len;
+  const int32_t first = at.j + 2 * (lane_id() % 4);
+  const float t1 = static_cast<float>(q - first);
+  const float t2 = -reference;
+  const float t3 = slope_at_h * -1.442695f;
+  const float t4 = scale * 1.442695f;
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        float& score = x[row / 2][n][row % 2 * 2 + c];
-        const int32_t j = at.j + 8 * n + 2 * (lane % 4) + c;
-        const int32_t kv = j;
-        const float s = score * p.scale;
-        score = s - slope_at_h * static_cast<float>(abs(q - kv));
-      }
-  }
+  for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float& score = x[0][n][2 * kRow + c];
+      const float step = static_cast<float>(8 * n + c);
+      const float raw = score;
+      score = fma(raw, t4, fma(abs(t1 - step), t3, t2));
+    }
 }
 
 // Whether the mask admits the pair at `row` and `column` of a block.
@@ -423,6 +456,7 @@ class Multiplier {
     Scores x;
     Sums o;
     RowSoftmax softmax;
+    OfBlock common{};
     uint32_t weights[2 * kKeyTiles];
     Note now{0, none | Note::kStop}, next = peek();  // no tile has been before
     for (Note after{};; now = next, next = after) {
@@ -443,22 +477,29 @@ class Multiplier {
         start_sums(now, next.stage_before(skipped), weights, o);
         ptx::wait_for_products<1>();
         ptx::settle(x[0]);
-        if (first) block_.next();
-      score(p_, part_at(next), x);
+        if (first) {
+          block_.next();
+          common = of_block(p_, part_of_block(block_.stage()));
+        }
         if (usual) {
           // One row after the other: the sums are waited for, and the first is packed, beside the second's exponentials.
           float sums[2];
-          sums[0] = softmax.weigh<0>(x[0], scale_of(p_));
+          const Block part = part_at(next);
+          exponents<0>(p_, part, common, softmax.reference[0] * kLog2e, x);
+          sums[0] = softmax.weigh<0>(x[0]);
           ptx::compute_here(sums[0], -p_.unit, shared_.keys(0));
           end_sums(o);
           pack<0>(weights, x);
           ptx::compute_later(softmax.reference[1], sums[0], -p_.unit, shared_.keys(0));
-          sums[1] = softmax.weigh<1>(x[0], scale_of(p_));
+          exponents<1>(p_, part, common, softmax.reference[1] * kLog2e, x);
+          sums[1] = softmax.weigh<1>(x[0]);
           pack<1>(weights, x);
-          if (!softmax.take(sums, most_of(p_))) weigh_anew(softmax, x, sums, weights, o, next);
+          if (!softmax.take(sums, most_of(p_), scale_of(p_))) weigh_anew(softmax, x, sums, common, weights, o, next);
           release_keys(next, after);
         } else {
           release_keys(next, after);
+          score<0>(p_, part_at(next), common, x);
+          score<1>(p_, part_at(next), common, x);
           const RowSoftmax before = softmax;
           if (first) start(softmax);
           exclude(x, next);
@@ -488,6 +529,7 @@ class Multiplier {
           }
           if (next.is_stop()) break;
           start(softmax);
+          common = of_block(p_, part_of_block(block_.stage()));
         }
         after = peek();
         if ((next.flags & none) == 0) {
@@ -495,7 +537,8 @@ class Multiplier {
           ptx::wait_for_products<0>();
           ptx::settle(x[0]);
           release_keys(next, after);
-      score(p_, part_at(next), x);
+          score<0>(p_, part_at(next), common, x);
+          score<1>(p_, part_at(next), common, x);
           exclude(x, next);
           softmax.weigh_by_largest(x[0], scale_of(p_), own_barrier(), [] {});
           if (!next.opens() && softmax.grown()) softmax.rescale(o);
@@ -607,11 +650,12 @@ class Multiplier {
 
   // Weights that their references do not suit. Where they have overflowed, the warp multiplies its rows with the keys again.
   __device__ __forceinline__ void weigh_anew(RowSoftmax& softmax, Scores& x, const float (&sums)[2],
-                                             uint32_t (&weights)[2 * kKeyTiles], Sums& o, const Note& next) const {
+                                             const OfBlock& common, uint32_t (&weights)[2 * kKeyTiles], Sums& o, const Note& next) const {
     if (!softmax.raise(x[0], sums, most_of(p_), scale_of(p_))) {
       multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(place_of_queries(next)) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
                                           shared_.keys(keys_.stage()), kTileKv * kSlabBytes);
-      score(p_, part_at(next), x);
+          score<0>(p_, part_at(next), common, x);
+          score<1>(p_, part_at(next), common, x);
       softmax.weigh_by_largest(x[0], scale_of(p_));
     }
     if (softmax.grown()) softmax.rescale(o);

@@ -104,26 +104,47 @@ __device__ __forceinline__ void load_bands(const ForwardParams& p, const Block& 
   }
 }
 
-// From q · k to scores. Of pairs that the mask excludes too.
+// From q · k of one of a lane's rows to scores. Of pairs that the mask excludes too.
+template <int kRow>
 __device__ __forceinline__ void score(const ForwardParams& p, const Block& at, uint32_t bands, Scores& x) {
-  const int lane = lane_id();
+  const float scale = p.scale;
   Band<float, kTileKv> rel_at_band1(bands + 0 * kBandBytes);
   Band<bool, kTileKv> near_at_band2(bands + 1 * kBandBytes);
-  // Columns first, so that what is of a key is not kept for the next row.
 #pragma unroll
   for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      rel_at_band1.read(n, c);
-      near_at_band2.read(n, c);
+      float& score = x[0][n][2 * kRow + c];
+      rel_at_band1.read(n, c, kRow);
+      near_at_band2.read(n, c, kRow);
+      const float raw = score;
+      const float rel_at_1 = rel_at_band1.of(n, c, kRow);
+      const bool near_at_1 = near_at_band2.of(n, c, kRow);
+      const float t1 = near_at_1 ? fma(raw, scale, rel_at_1) : raw * scale;
+      score = t1;
+    }
+}
+
+// The same to exponents of 2, less a reference, which is one.
+template <int kRow>
+__device__ __forceinline__ void exponents(const ForwardParams& p, const Block& at, uint32_t bands, float reference, Scores& x) {
+  const float scale = p.scale;
+  const float t1 = -reference;
+  const float t2 = scale * 1.442695f;
+  Band<float, kTileKv> rel_at_band1(bands + 0 * kBandBytes);
+  Band<bool, kTileKv> near_at_band2(bands + 1 * kBandBytes);
 #pragma unroll
-      for (int row = 0; row < 2 * kRowTiles; ++row) {
-        float& score = x[row / 2][n][row % 2 * 2 + c];
-        const float s = score * p.scale;
-        const float rel_at_1 = rel_at_band1.of(n, c, row);
-        const bool near_at_1 = near_at_band2.of(n, c, row);
-        score = near_at_1 ? s + rel_at_1 : s;
-      }
+  for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float& score = x[0][n][2 * kRow + c];
+      rel_at_band1.read(n, c, kRow);
+      near_at_band2.read(n, c, kRow);
+      const float raw = score;
+      const float rel_at_1 = rel_at_band1.of(n, c, kRow);
+      const bool near_at_1 = near_at_band2.of(n, c, kRow);
+      const float t3 = near_at_1 ? fma(raw, t2, fma(rel_at_1, 1.442695f, t1)) : fma(raw, t2, t1);
+      score = t3;
     }
 }
 
@@ -748,21 +769,25 @@ class Multiplier {
         ptx::settle(x[0]);
         if (first) block_.next();
         ptx::sync_named<128>(own_barrier());  // bands are stored
-      score(p_, part_at(next), shared_.bands(group_, band_), x);
         if (usual) {
           // One row after the other: the sums are waited for, and the first is packed, beside the second's exponentials.
           float sums[2];
-          sums[0] = softmax.weigh<0>(x[0], scale_of(p_));
+          const Block part = part_at(next);
+          exponents<0>(p_, part, shared_.bands(group_, band_), softmax.reference[0] * kLog2e, x);
+          sums[0] = softmax.weigh<0>(x[0]);
           ptx::compute_here(sums[0], -p_.unit, shared_.keys(0));
           end_sums(o);
           pack<0>(weights, x);
           ptx::compute_later(softmax.reference[1], sums[0], -p_.unit, shared_.keys(0));
-          sums[1] = softmax.weigh<1>(x[0], scale_of(p_));
+          exponents<1>(p_, part, shared_.bands(group_, band_), softmax.reference[1] * kLog2e, x);
+          sums[1] = softmax.weigh<1>(x[0]);
           pack<1>(weights, x);
-          if (!softmax.take(sums, most_of(p_))) weigh_anew(softmax, x, sums, weights, o, next);
+          if (!softmax.take(sums, most_of(p_), scale_of(p_))) weigh_anew(softmax, x, sums, weights, o, next);
           release_keys(next, after);
         } else {
           release_keys(next, after);
+          score<0>(p_, part_at(next), shared_.bands(group_, band_), x);
+          score<1>(p_, part_at(next), shared_.bands(group_, band_), x);
           const RowSoftmax before = softmax;
           if (first) start(softmax);
           exclude(x, next);
@@ -809,7 +834,8 @@ class Multiplier {
           ptx::settle(x[0]);
           release_keys(next, after);
         ptx::sync_named<128>(own_barrier());  // bands are stored
-      score(p_, part_at(next), shared_.bands(group_, band_), x);
+          score<0>(p_, part_at(next), shared_.bands(group_, band_), x);
+          score<1>(p_, part_at(next), shared_.bands(group_, band_), x);
           exclude(x, next);
           softmax.weigh_by_largest(x[0], scale_of(p_), own_barrier(), [] {});
           if (!next.opens() && softmax.grown()) softmax.rescale(o);
@@ -934,7 +960,8 @@ class Multiplier {
     if (!softmax.raise(x[0], sums, most_of(p_), scale_of(p_))) {
       multiply_by_warp<Element, kHeadDim>(x[0], shared_.queries(place_of_queries(next)) + warp_id() % 4 * 16 * kSlabBytes, 64 * kSlabBytes,
                                           shared_.keys(keys_.stage()), kTileKv * kSlabBytes);
-      score(p_, part_at(next), shared_.bands(group_, band_), x);
+          score<0>(p_, part_at(next), shared_.bands(group_, band_), x);
+          score<1>(p_, part_at(next), shared_.bands(group_, band_), x);
       softmax.weigh_by_largest(x[0], scale_of(p_));
     }
     if (softmax.grown()) softmax.rescale(o);

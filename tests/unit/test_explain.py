@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expr_random import PARAMS
 from typer.testing import CliRunner
 from variants import variant
 
@@ -172,3 +173,38 @@ def test_json_holds_what_the_text_says() -> None:
     assert found["tiles"]["partial"] > found["tiles"]["empty"] == 0
     assert {cost["direction"] for cost in found["costs"]} == {"forward", "backward"}
     assert all(choice["why"] for choice in found["choices"])
+
+
+@pytest.mark.parametrize(
+    ("score", "special", "instructions"),
+    [
+        (None, 1, 3.5),  # s · scale - reference; the exponential, its sum, half a conversion
+        ("s - slope[h] * (q - kv)", 1, 5.5),  # the distance, and a multiply-add each for it and for s
+        ("softcap(50)", 1, 11.5),  # the argument, and tanh by a polynomial
+        ("s / kv_len + exp(s) * s", 2, 7.5),  # s, a product, an exponential, two multiply-adds
+        ("s + 1 / (1 + kv)", 2, 6.5),  # a sum, a reciprocal, two multiply-adds
+    ],
+)
+def test_the_least_time_by_hand(score: str | None, special: int, instructions: float) -> None:
+    planned = plan(variant("causal", score, params=PARAMS, dtype="bf16", head_dim=128, backward=False), "sm_90a")
+    size = ProblemSize(batch=2, heads=4, kv_heads=4, q_len=1000, kv_len=1000)
+    [cost] = explain(planned, size).costs
+    pairs, clocks = 2 * 4 * 1000 * 1001 / 2, 132 * 1.98e9
+    found = {bound.unit: bound for bound in cost.bounds}
+    assert found["matrix products"].seconds == pytest.approx(pairs * 4 * 128 / 4096 / clocks)
+    assert found["special functions"].seconds == pytest.approx(pairs * special / 16 / clocks)
+    assert (found["special functions"].per_pair, found["instructions"].per_pair) == (special, instructions)
+    assert found["instructions"].seconds == pytest.approx(pairs * instructions / 128 / clocks)
+    assert cost.bounds[0].seconds == max(bound.seconds for bound in cost.bounds)
+
+
+def test_the_least_time_is_said_where_rates_are_known() -> None:
+    size = ProblemSize(batch=2, heads=16, kv_heads=16, q_len=8192, kv_len=8192)
+    planned = plan(variant("causal", dtype="bf16", head_dim=64, backward=False), "sm_90a")
+    text = explain(planned, size).text()
+    assert "takes at least 257 µs, bound by matrix products" in text
+    assert "matrix products   257 µs   = pairs · 256 / 4096 a clock" in text
+    assert explain(planned, size).to_json()["costs"][0]["bounds"][0]["unit"] == "matrix products"
+    for target in ("sm_80", "cpu"):
+        other = plan(variant("causal", dtype="f16", head_dim=64, backward=False), target)
+        assert "takes at least" not in explain(other, size).text()

@@ -208,9 +208,10 @@ def test_reads_that_are_not(text: str) -> None:
 def test_a_score_whose_pairs_read_from_shared_memory() -> None:
     banded = emit(variant_of(PARAMS, score="s + rel[h, q - kv + kv_len] * slope[h]"), CUDA_SCALAR).banded_score
     assert banded is not None
-    assert banded.score.row == ("const float slope_at_h = slope_at.load(h);",)
-    assert banded.score.pair == ("const float rel_at_1 = rel_at_band1.of(n, c, row);",)
-    assert banded.score.results == ("s + rel_at_1 * slope_at_h",)
+    assert banded.score.score.row == ("const float slope_at_h = slope_at.load(h);",)
+    assert banded.score.score.pair == ("const float rel_at_1 = rel_at_band1.of(n, c, kRow);",)
+    assert banded.score.score.results == ("fma(raw, scale, rel_at_1 * slope_at_h)",)
+    assert banded.score.exponent.results == ("fma(raw, t3, fma(rel_at_1, t2, t1))",)
     assert not banded.loads
     mixed = emit(variant_of(PARAMS, score="s + half[q - kv] + rel[h, kv]"), CUDA_SCALAR).banded_score
     assert mixed is not None and mixed.loads

@@ -88,7 +88,6 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "stages": forward.stages,
         "shared_bytes": forward.shared_bytes,
         "asks_by_pair": True,
-        "rows_first": False,  # it would take registers that these kernels have not
         "tiles_bytes": " + Tiles<kWarps>::kBytes" if masked else "",
         "blocks_per_sm": forward.blocks_per_sm,
         "next_stage": "stage ^ 1" if forward.stages > 1 else "0",

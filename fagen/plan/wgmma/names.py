@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...expr.code import Snippet
+from ...expr.code import RowScores, Snippet
 from ...runtime.language import Binary, Call, Read, parse, walk
 from ..mma.names import expression_names, shared_names
 from ..model import Plan
-from ..pieces import body, scores
+from ..pieces import Scores, body, scores
 from .forward import Forward, band_places, planned
 
 __all__ = ["direction_names", "shared_names"]
@@ -47,7 +47,6 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "small_weights": plan.variant.dtype == "bf16",
         "asks_by_pair": short,
         "of_key": None if plan.code.mask is None else OfKey.of(plan.code.mask),
-        "rows_first": True,
         "exclude": "exclude_pairs_unrolled" if short else "exclude_rows",
         "exclude_header": "exclude_unrolled" if short else "exclude_rows",
         "excluding_test": "pair_test" if short else "rows_test",
@@ -65,7 +64,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
 
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_DECLARATION = re.compile(r"const \w+ (\w+) = (.*);")
+_DECLARATION = re.compile(r"const (\w+) (\w+) = (.*);")
 
 
 @dataclass(frozen=True)
@@ -96,25 +95,35 @@ def declared(line: str) -> tuple[str, str]:
     """The name that a statement declares, and its value."""
     match = _DECLARATION.fullmatch(line)
     assert match is not None, line
-    return match[1], match[2]
+    return match[2], match[3]
+
+
+@dataclass(frozen=True)
+class ScoreForm:
+    """A function of a lane's row of pairs."""
+
+    name: str
+    comment: str
+    piece: Scores
 
 
 def _scores(plan: Plan, names: Mapping[str, Any]) -> Mapping[str, object]:
     """How the scores of tiles are printed, and that of one pair, which has all it reads from memory."""
     assert isinstance(plan.forward, Forward)
     variant, code = plan.variant, plan.code
+    pair = {"pair_score": names["full_scores"]}
     banded = code.banded_score if plan.forward.bands else None
     if banded is None:
-        return {"pair_score": names["full_scores"]}
+        return {**pair, **_forms(plan, code.row_scores)}
     return {
-        "pair_score": names["full_scores"],
+        **pair,
+        **_forms(plan, banded.score),
         "headers": (*names["headers"], "cuda/band.h"),
         "band_places": band_places(variant, plan.forward.groups),
         "bands": [
             {"name": band.name, "element": band.element, "load": scores(code, variant, band.load, tail=False)}
             for band in banded.bands
         ],
-        "full_scores": scores(code, variant, banded.score, tail=False),
     }
 
 
@@ -129,6 +138,64 @@ def _bounds(plan: Plan) -> Mapping[str, object]:
         "key_ranges": body(code, plan.variant, code.narrow.key_ranges),
         "span": "Span32",
     }
+
+
+def _forms(plan: Plan, found: RowScores | None) -> Mapping[str, object]:
+    """The functions that make scores and exponents of q · k."""
+    if found is None:
+        return {"score_forms": (), "tested": None, "of_block": None}
+    variant, code = plan.variant, plan.code
+    snippets = {"score": found.score, "exponents": found.exponent}
+    if found.near is not None:
+        snippets["exponents_near"] = found.near
+    of_block = _of_block([*snippets.values()])
+    fixed = [] if of_block is None else [line for line in found.score.row if line in of_block.lines]
+    forms = []
+    for name, snippet in snippets.items():
+        rest = Snippet(tuple(line for line in snippet.row if line not in fixed), snippet.pair, snippet.results)
+        forms.append(ScoreForm(name, _FORMS[name], scores(code, variant, rest, tail=False)))
+    tested = found.tested and {
+        "piece": scores(code, variant, found.tested, tail=False),
+        "results": found.tested.results,
+    }
+    piece = of_block and scores(code, variant, Snippet(of_block.lines, (), ("",)), tail=False)
+    return {
+        "score_forms": tuple(forms),
+        "tested": tested,
+        "of_block": of_block and {"piece": piece, "fields": of_block.fields},
+    }
+
+
+_FORMS = {
+    "score": "From q · k of one of a lane's rows to scores. Of pairs that the mask excludes too.",
+    "exponents": "The same to exponents of 2, less a reference, which is one.",
+    "exponents_near": "The same where `most_tested` is kTanhNear at most.",
+}
+
+
+@dataclass(frozen=True)
+class OfBlock:
+    """Statements that read params once for all of a block's rows, and the type and name of what each declares."""
+
+    lines: tuple[str, ...]
+    fields: tuple[tuple[str, str], ...]
+
+
+_MOST_OF_BLOCK = 4  # numbers that a thread keeps
+
+
+def _of_block(snippets: list[Snippet]) -> OfBlock | None:
+    """Of statements that all of the snippets have; None of none, or of more than a thread should keep."""
+    lines, varying = [], {"i", "q", "first", "reference"}
+    for line in snippets[0].row:
+        name, value = declared(line)
+        read = ".load(" in value and all(line in snippet.row for snippet in snippets)
+        if read and varying.isdisjoint(_NAME.findall(value)):
+            lines.append(line)
+        else:
+            varying.add(name)
+    fields = tuple((line.split()[1], declared(line)[0]) for line in lines)
+    return OfBlock(tuple(lines), fields) if 0 < len(lines) <= _MOST_OF_BLOCK else None
 
 
 def _is_short(plan: Plan) -> bool:

@@ -24,12 +24,6 @@ class Band {
   __device__ __forceinline__ explicit Band(uint32_t place)
       : place_(place + 4 * (kKeys - 1 + warp_id() % 4 * 16 + lane_id() / 4 - lane_id() % 4 * 2)) {}
 
-  // By columns, n from 0 on. What one row reads the other reads 8 columns further on: nothing is read twice.
-  __device__ __forceinline__ void read(int n, int c) {
-    if (n == 0) read(n, c, 1);
-    read(n, c, 0);
-  }
-  // By rows.
   __device__ __forceinline__ void read(int n, int c, int row) {
     words_[n + 1 - row][c] = ptx::ld_shared_4(place_ + 4 * (8 * row - 8 * n - c));
   }

@@ -27,6 +27,7 @@ __device__ __forceinline__ float abs(float x) {
   return ::fabsf(x);
 }
 
+__device__ __forceinline__ float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
 __device__ __forceinline__ float exp(float x) { return ::expf(x); }
 __device__ __forceinline__ float exp2(float x) { return ::exp2f(x); }
 __device__ __forceinline__ float log(float x) { return ::logf(x); }
@@ -37,6 +38,17 @@ __device__ __forceinline__ float tanh(float x) {
   const float far = ::fmaf(-2.0f, ptx::rcp(1.0f + ptx::ex2(most * 2.88539008f)), 1.0f);
   const float near = ::fmaf(x * square, ::fmaf(square, 0.133333333f, -0.333333333f), x);
   return most < 0.125f ? near : ::copysignf(far, x);
+}
+// factor · tanh(x) + more for |x| <= kTanhNear, to two units of the last place: a sixth of the time that an exponential and a
+// reciprocal take. The polynomial is the one with the least relative error of those that begin with x.
+constexpr float kTanhNear = 0.8f;
+__device__ __forceinline__ float tanh_near(float x, float factor, float more) {
+  const float square = x * x;
+  float sum = ::fmaf(square, factor * -0.00441088434f, factor * 0.0191907603f);
+  sum = ::fmaf(square, sum, factor * -0.0531761758f);
+  sum = ::fmaf(square, sum, factor * 0.133227661f);
+  sum = ::fmaf(square, sum, factor * -0.333328664f);
+  return ::fmaf(x, ::fmaf(square, sum, factor), more);
 }
 __device__ __forceinline__ float sin(float x) { return ::sinf(x); }
 __device__ __forceinline__ float cos(float x) { return ::cosf(x); }

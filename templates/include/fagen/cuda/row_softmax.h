@@ -34,7 +34,7 @@ class RowSoftmax {
     settled_ = false;
   }
 
-  // Whether all of the warpgroup's rows have a reference other than kLowest.
+  // Whether all of the warpgroup's rows have a reference other than kLowest, and that suits exponents.
   __device__ __forceinline__ bool settled() const { return settled_; }
 
   // Scores become weights, against references that suit the largest of them. Sums so far are then to be rescaled, if
@@ -45,7 +45,7 @@ class RowSoftmax {
     by_largest<0>(x, scale);
     between();
     by_largest<1>(x, scale);
-    const bool all = ptx::sync_named_and<128>(name, fminf(reference[0], reference[1]) > kLowest);
+    const bool all = ptx::sync_named_and<128>(name, fminf(reference[0], reference[1]) > kLowest && suit(scale));
     settled_ = __all_sync(~0u, all);  // which the compiler knows to be one for all lanes
   }
   // The same by a warp alone, whose rows are settled.
@@ -68,10 +68,22 @@ class RowSoftmax {
     return low + high;
   }
 
+  // The same of exponents that are less the reference already.
+  template <int kHalf, int kKeyTiles>
+  __device__ __forceinline__ float weigh(float (&x)[kKeyTiles][4]) const {
+    float low = 0.0f, high = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      low += x[n][2 * kHalf] = ptx::ex2(x[n][2 * kHalf]);
+      high += x[n][2 * kHalf + 1] = ptx::ex2(x[n][2 * kHalf + 1]);
+    }
+    return low + high;
+  }
+
   // Adds what weights of a tile sum to, if the references suit them: what is more than `most` asks for others, and of NaN
   // nothing is known.
-  __device__ __forceinline__ bool take(const float (&sums)[2], float most) {
-    if (__any_sync(~0u, !(sums[0] <= most && sums[1] <= most))) return false;
+  __device__ __forceinline__ bool take(const float (&sums)[2], float most, Scale scale) {
+    if (__any_sync(~0u, !(sums[0] <= most && sums[1] <= most && suit(scale)))) return false;
     total[0] += sums[0], total[1] += sums[1];
     return true;
   }
@@ -79,7 +91,7 @@ class RowSoftmax {
   // Else the references rise, and weights and sums so far are brought to them. False: weights have been lost.
   template <int kKeyTiles>
   __device__ __forceinline__ bool raise(float (&x)[kKeyTiles][4], const float (&sums)[2], float most, Scale scale) {
-    const bool lost = !(sums[0] < kOverflown) || !(sums[1] < kOverflown);
+    const bool lost = !(sums[0] < kOverflown) || !(sums[1] < kOverflown) || !suit(scale);
     if (__any_sync(~0u, lost)) return false;
     grown_ = true;
 #pragma unroll
@@ -107,6 +119,13 @@ class RowSoftmax {
   }
 
  private:
+  // Exponents that are less the reference as they are made (turn is not 1) are less what rounding its power of 2 leaves:
+  // a factor of one tile's weights and not of another's. Up to here it is below 2^-12, as that of weights to come is.
+  static constexpr float kLargest = 4096.0f;
+  __device__ __forceinline__ bool suit(Scale scale) const {
+    return scale.turn == 1.0f || fmaxf(fabsf(reference[0]), fabsf(reference[1])) <= kLargest;
+  }
+
   // Sums from which on weights count as lost. What a smaller one raises a reference by, with a shift of kRoom and the 29 bits
   // of kMaxLength at most, is still a factor that a float32 holds.
   static constexpr float kOverflown = 0x1p64f;
