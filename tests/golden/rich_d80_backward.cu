@@ -381,17 +381,16 @@ __device__ __forceinline__ float normalize(const BackwardParams& p, const Block&
                                                   static_cast<int>(p.shape.q_len));
 #pragma unroll 1
   for (int j = 0; j < kv_len; j += kTileKv) {
-    Block at = rows;
-    at.j = j;
-    if (tile_test(p, at) == Tri::kNone) continue;
     load_rows<HeadRows, kTileKv, kHeadDim, kThreads>(k_shared, RowsOf<Element::Type>::of(p.k, rows.b, hk), j, kv_len);
     ptx::commit_copies();
     ptx::wait_for_copies<0>();
     ptx::sync_block();
     Scores weights;
     multiply_keys<Element, HeadRows>(weights, k_shared, row, q_shared + part * (kWarpRows * HeadRows::kBytes));
-    at = warp_keys(at);
+    Block at = rows;
     at.i += part * kWarpRows;
+    at.j = j;
+    at = warp_keys(at);
     sum_weights(p, at, lse_shared + part * (kWarpRows * 4), weights, sums);
     ptx::sync_block();  // the next tile's keys take the place of these
   }
