@@ -89,21 +89,24 @@ def images_of(plans: Iterable[Plan]) -> dict[str, Image]:
 
 def backward_images_of(plans: Iterable[Plan]) -> dict[str, BackwardImage]:
     """The same of backward kernels, where there are some."""
-    return {
-        plan.variant.name: BackwardImage(
-            symbol=image_symbol(plan.variant.name, "backward"),
-            kernels=plan.backward.kernels,
-            tile_q=plan.backward.tile_q,
-            tile_kv=plan.backward.tile_kv,
-            note_bytes=plan.backward.note_bytes,
-            sum_bytes=plan.backward.sum_bytes,
-            turns=plan.backward.turns,
-            box_q=plan.backward.boxes[0],
-            box_kv=plan.backward.boxes[1],
-        )
-        for plan in plans
-        if isinstance(plan.backward, BackwardOnDevice)
-    }
+    return {plan.variant.name: image for plan in plans if (image := _backward_image(plan)) is not None}
+
+
+def _backward_image(plan: Plan) -> BackwardImage | None:
+    chosen: object = plan.backward
+    if not isinstance(chosen, BackwardOnDevice):
+        return None
+    return BackwardImage(
+        symbol=image_symbol(plan.variant.name, "backward"),
+        kernels=chosen.kernels,
+        tile_q=chosen.tile_q,
+        tile_kv=chosen.tile_kv,
+        note_bytes=chosen.note_bytes,
+        sum_bytes=chosen.sum_bytes,
+        turns=chosen.turns,
+        box_q=chosen.boxes[0],
+        box_kv=chosen.boxes[1],
+    )
 
 
 def host_unit(text: str, headers: Headers, compiler: Compiler, torch: Torch) -> Unit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,9 @@ BIAS = Param("bias", "f32", ("B", "H", "Sq", "Skv"), grad=True)
 TABLE = Param("table", "f32", ("H", "n"), grad=True)
 
 
-def planned(target: str = "sm_80", **fields: object) -> Plan:
+def planned(target: str = "sm_80", **fields: Any) -> Plan:
     given = {"name": "v", "head_dim": 64, "value_dim": 64, "dtype": "f16", **fields}
-    return plan(Variant(**given), target)  # type: ignore[arg-type]
+    return plan(Variant(**given), target)
 
 
 def chosen(made: Plan) -> Backward:
@@ -49,14 +50,14 @@ def test_tiles_fit_for_any_head_dim(target: str) -> None:
 def test_kernels_are_those_that_a_variant_needs() -> None:
     assert list(chosen(planned()).kernels) == ["prepare", "kernel", "finish"]
     assert list(chosen(planned(sink=True)).kernels) == ["prepare", "kernel", "finish", "sink"]
-    sloped = {"score": Expression("s - slope[h]", "s - slope[h]"), "params": (SLOPE,)}
+    sloped: dict[str, Any] = {"score": Expression("s - slope[h]", "s - slope[h]"), "params": (SLOPE,)}
     assert list(chosen(planned(**sloped)).kernels) == ["prepare", "kernel", "finish"]
     assert list(chosen(planned(**sloped, deterministic=True)).kernels) == ["prepare", "kernel", "finish", "round"]
 
 
 def test_sums_that_several_threads_add_to_are_exact_if_they_must_not_depend_on_an_order() -> None:
     text = "s + bias[b, h, i, j] + table[h, q - kv + 9]"
-    fields = {"score": Expression(text, text), "params": (BIAS, TABLE)}
+    fields: dict[str, Any] = {"score": Expression(text, text), "params": (BIAS, TABLE)}
     assert chosen(planned(**fields)).sums == {"bias": "atomic", "table": "atomic"}
     made = planned(**fields, deterministic=True)
     assert chosen(made).sums == {"bias": "atomic", "table": "exact"} and chosen(made).turns
