@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 from ..plan import Plan
 from ..render import Source
-from ..render_module import HOST_FLAGS, LINK_FLAGS, Image
+from ..render_module import HOST_FLAGS, LINK_FLAGS, BackwardImage, Image
 from ..target import TARGETS
 from ..toolchain import Compiler, Nvcc, Torch, find_nvcc
 from .compile import Unit
@@ -35,6 +35,26 @@ class OnDevice(Protocol):
     def word_bytes(self) -> int: ...
     @property
     def by_head(self) -> bool: ...
+
+
+@runtime_checkable
+class BackwardOnDevice(Protocol):
+    """The same of its backward kernels; see BackwardImage."""
+
+    @property
+    def tile_q(self) -> int: ...
+    @property
+    def tile_kv(self) -> int: ...
+    @property
+    def kernels(self) -> Mapping[str, tuple[int, int]]: ...
+    @property
+    def note_bytes(self) -> int: ...
+    @property
+    def sum_bytes(self) -> int: ...
+    @property
+    def turns(self) -> bool: ...
+    @property
+    def boxes(self) -> tuple[int, int]: ...
 
 
 def nvcc_for(plans: Iterable[Plan]) -> Nvcc | None:
@@ -68,6 +88,28 @@ def images_of(plans: Iterable[Plan]) -> dict[str, Image]:
         for plan in plans
         if isinstance(plan.forward, OnDevice)
     }
+
+
+def backward_images_of(plans: Iterable[Plan]) -> dict[str, BackwardImage]:
+    """The same of backward kernels, where there are some."""
+    return {plan.variant.name: image for plan in plans if (image := _backward_image(plan)) is not None}
+
+
+def _backward_image(plan: Plan) -> BackwardImage | None:
+    chosen: object = plan.backward
+    if not isinstance(chosen, BackwardOnDevice):
+        return None
+    return BackwardImage(
+        symbol=image_symbol(plan.variant.name, "backward"),
+        kernels=chosen.kernels,
+        tile_q=chosen.tile_q,
+        tile_kv=chosen.tile_kv,
+        note_bytes=chosen.note_bytes,
+        sum_bytes=chosen.sum_bytes,
+        turns=chosen.turns,
+        box_q=chosen.boxes[0],
+        box_kv=chosen.boxes[1],
+    )
 
 
 def host_unit(text: str, headers: Headers, compiler: Compiler, torch: Torch) -> Unit:

@@ -28,7 +28,7 @@ inline uint32_t* counter_emulated(int32_t) {
   return launches++ % 2 == 0 ? &emulated_drawn : nullptr;
 }
 
-inline void launch_emulated(const Image&, const Launch& request, int32_t) {
+inline void launch_emulated(const Unit&, const Launch& request, int32_t) {
   char message[1 << 14] = "";
   if (emulator.load()->launch(&request, message, sizeof(message)) != 0) {
     emulated_drawn = 0;  // it did not come to its end
