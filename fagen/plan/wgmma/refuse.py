@@ -7,13 +7,20 @@ from collections.abc import Iterator
 from ...errors import Problem
 from ...runtime.variant import Variant
 from ...target import Target
-from ..mma.refuse import backward_problems
 from .forward import Forward, registers_at_entry
+
+
+def backward_problems(variant: Variant) -> Iterator[Problem]:
+    """What backward cannot do."""
+    if not variant.backward:
+        return
+    if max(variant.head_dim, variant.value_dim) > 128:
+        yield Problem(f"{variant.name}: backward with head_dim {variant.head_dim}")
 
 
 def problems(variant: Variant, target: Target) -> Iterator[Problem]:
     """Said before anything is chosen."""
-    yield from backward_problems(variant, target)
+    yield from backward_problems(variant)
     tiles = variant.tiles
     if tiles.q is not None and tiles.q not in (64, 128, 192):
         yield Problem(f"{variant.name}: tiles.q {tiles.q} is not whole warpgroups", hint="write 64, 128 or 192")

@@ -1,0 +1,186 @@
+"""What the wgmma schedule's backward kernels choose, and what their templates print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...expr import KernelCode, Snippet
+from ...runtime.variant import Variant
+from ...target import Target
+from ..pieces import Piece, body, identifiers, needs, scores, used_declarations
+from .forward import registers_of
+
+_SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, the widest swizzle
+_KEYS = 64  # of a warpgroup, by the instruction
+_GROUPS = 2
+_FEEDER = 24  # registers of a thread that feeds: what two warpgroups have no use for
+
+
+@dataclass(frozen=True)
+class Backward:
+    """Sizes of the backward kernels; see the constants at the top of a rendered one.
+
+    A block of ``threads`` has ``tile_kv`` keys of a key head, 64 for each of two warpgroups, and all queries that see
+    them, ``tile_q`` at a time; ``stages`` tiles of Q and dO are in shared memory, ``planned`` are known to be needed,
+    ``shared_bytes`` are taken in all. A warpgroup has ``dq_rows`` queries of dQ of a tile. dK and dV leave by way of
+    shared memory, ``staged_slabs`` of 64 columns of a warp's rows at a time. A thread that multiplies has
+    ``registers``, one that feeds ``feeder_registers``. ``row_bytes`` of a workspace are for each query row of whole
+    tiles; behind these, a kernel that runs before stores ``word_bytes`` for 32 tiles of queries of a block of keys, of
+    each head or (not ``by_head``) once for all; 0 without a mask.
+    """
+
+    tile_q: int
+    tile_kv: int
+    stages: int
+    planned: int
+    dq_rows: int
+    staged_slabs: int
+    threads: int
+    registers: int
+    feeder_registers: int
+    shared_bytes: int
+    row_bytes: int
+    word_bytes: int
+    by_head: bool
+    optimize: str
+
+    @property
+    def boxes(self) -> tuple[int, int]:
+        """Rows of the boxes that Q and dO are copied by, and keys of those of K and V."""
+        return self.tile_q, self.tile_kv
+
+
+def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Backward, dict[str, str]]:
+    """The sizes for a variant, and a reason for each."""
+    assert target.device is not None
+    why: dict[str, str] = {}
+    narrow = max(variant.head_dim, variant.value_dim) <= _SLAB
+    rows, stages = 112 if narrow else 64, 2
+    why["tile_q"] = f"{rows} rows are what registers hold beside sums of dK and dV"
+    why["tile_kv"] = f"{_KEYS} keys, an instruction's rows, a warpgroup: {_GROUPS} of them"
+    why["stages"] = "two: one is read while the other comes"
+    why["planned"] = "some ahead of the copies"
+    head, value = (-(-dim // _SLAB) for dim in (variant.head_dim, variant.value_dim))
+    dq_rows = rows if head > 1 else rows // _GROUPS
+    why["dq_rows"] = (
+        "a warpgroup has 64 columns of dQ" if head > 1 else "there are 64 columns: a warpgroup has half of the rows"
+    )
+    staged = max(slabs for slabs in (1, 2) if slabs * 16 * _SLAB * 2 <= dq_rows * 64)
+    why["staged_slabs"] = "as many as there is room for where dQ was"
+    registers, feeder = registers_of(target.device, _GROUPS, _FEEDER)
+    why["registers"] = f"what {_GROUPS} warpgroups can have each when the one that feeds them gives up its own"
+    why["feeder_registers"] = "for what schedules tiles, has them copied and dQ added"
+    planned = 4 * stages
+    tiles = (_GROUPS * _KEYS + stages * rows) * (head + value) * _SLAB * 2
+    pairs = 2 * rows * _GROUPS * _KEYS * 2
+    sums = _GROUPS * dq_rows * 64 * 4
+    small = 2 * stages * rows * 4 + 16 + 2 * 16 * stages + 16 * planned + 16 * planned
+    why["shared_bytes"] = (
+        f"{_GROUPS * _KEYS} rows of K and V, {stages} × {rows} of Q and dO, 2 × {rows} of dS, dQ, barriers and notes"
+    )
+    why["threads"] = "two of the warpgroups multiply, one feeds them"
+    why["row_bytes"] = "two numbers of each row, and its dQ in float32"
+    why["word_bytes"] = "there is no mask" if variant.mask is None else "tiles are found before: 8 bytes a warpgroup"
+    why["by_head"] = "the mask tells heads apart" if by_head else "once for all heads"
+    why["optimize"] = "the compiler's usual level"
+    chosen = Backward(
+        tile_q=rows,
+        tile_kv=_GROUPS * _KEYS,
+        stages=stages,
+        planned=planned,
+        dq_rows=dq_rows,
+        staged_slabs=staged,
+        threads=128 * (_GROUPS + 1),
+        registers=registers,
+        feeder_registers=feeder,
+        shared_bytes=tiles + pairs + sums + small,
+        row_bytes=2 * 4 + head * _SLAB * 4,
+        word_bytes=0 if variant.mask is None else 8 * _GROUPS,
+        by_head=by_head,
+        optimize="-O3",
+    )
+    return chosen, why
+
+
+@dataclass(frozen=True)
+class Slopes(Piece):
+    """From a scaled score to ``x`` and, of its weight, ``slope`` = d loss / d s without dO; ``admitted`` ("" where all
+    pairs are). ``row`` runs once a query row, ``pair`` once a pair."""
+
+    row: tuple[str, ...]
+    pair: tuple[str, ...]
+    x: str
+    slope: str
+    admitted: str
+
+
+def slopes(code: KernelCode, variant: Variant, snippet: Snippet, *, mixed: bool) -> Slopes:
+    """``mixed`` says that some of a tile's pairs are excluded, or their keys past the end."""
+    x, dx_ds, *rest = snippet.results
+    names = identifiers((*snippet.row, *snippet.pair, *snippet.results))
+    if mixed:
+        names |= {"j", "kv_len"}
+    allowed = f"({rest[-1]}) && " if mixed and variant.mask is not None else ""
+    return Slopes(
+        used_declarations(code.declarations, names),
+        tuple(name for name in needs(names, variant) if name != "s"),
+        snippet.row,
+        snippet.pair,
+        x,
+        "weight[row][c]" if dx_ds == "1.0f" else f"weight[row][c] * ({dx_ds})",
+        f"{allowed}j < kv_len" if mixed else "",
+    )
+
+
+def backward_names(
+    variant: Variant, code: KernelCode, backward: Backward, *, short: bool
+) -> Mapping[str, object]:
+    """What the templates of the backward kernels print besides the names that both directions share. ``short`` says
+    that the mask is a few instructions a pair."""
+    masked, by_head = variant.mask is not None, backward.by_head
+    scored = variant.score is not None
+    slabs = backward.dq_rows == backward.tile_q
+    admitted = scores(code, variant, code.mask, tail=True)
+    headers = ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",)
+    exclude = () if scored else ("cuda/exclude_unrolled.h" if short else "cuda/exclude.h",)
+    return {
+        "headers": (*headers, *exclude),
+        "params": "BackwardParams",
+        "tile_q": backward.tile_q,
+        "stages": backward.stages,
+        "planned": backward.planned,
+        "dq_rows": backward.dq_rows,
+        "dq_note": "64 columns of all its rows" if slabs else "half of its rows",
+        # Where in K a warpgroup's columns begin, and in dS its rows.
+        "dq_keys": " + group_ * kTileKv * kSlabBytes" if slabs else "",
+        "dq_slopes": "" if slabs else " + group_ * kDqRows * kSlabBytes",
+        "dq_column": "64 * group + " if slabs else "",
+        "dq_row": "" if slabs else "kDqRows * group + ",
+        "staged_slabs": backward.staged_slabs,
+        "registers": backward.registers,
+        "feeder_registers": backward.feeder_registers,
+        "shared_bytes": backward.shared_bytes,
+        "product": variant.dtype,  # as the instruction calls the type of its operands
+        "scored": scored,
+        "halves": True,
+        "start_note": "lse" if scored else "-lse / scale, where scores start",
+        "start": (
+            "lse == -kInfinity ? kInfinity : lse"
+            if scored
+            else "(lse == -kInfinity ? -kInfinity : -lse) / p.scale"
+        ),
+        "full_slopes": slopes(code, variant, code.score_grad, mixed=False),
+        "partial_slopes": slopes(code, variant, code.score_grad_mask or code.score_grad, mixed=True),
+        "admitted": f"({admitted.x}) && " if masked else "",
+        "admitted_pairs": admitted,
+        "asks_by_pair": False,
+        "exclude": "exclude_pairs_unrolled" if short else "exclude_pairs",
+        "tile_test": body(code, variant, code.tile_test),
+        "cache_bytes": 32 << 20,  # of 50 MiB
+        "words_of": "rows of blocks of each head" if by_head else "rows of blocks of each batch entry",
+        "words_row": "(block.b * p.shape.heads + h)" if by_head else "static_cast<int64_t>(block.b)",
+        "words_heads": "p.shape.heads * " if by_head else "",
+        "words_batch": "static_cast<int32_t>(work / p.shape.heads)" if by_head else "static_cast<int32_t>(work)",
+        "words_head": "static_cast<int32_t>(work % p.shape.heads)" if by_head else "0",
+    }
