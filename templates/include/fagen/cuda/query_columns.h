@@ -3,6 +3,7 @@
 #pragma once
 #include "fagen/cuda/threads.h"
 #include "fagen/ptx/memory.h"
+#include "fagen/ptx/warpgroup.h"
 
 namespace fagen {
 namespace {
@@ -28,6 +29,7 @@ __device__ __forceinline__ void start_columns(float (&x)[kQueryTiles][4], uint32
       const float4 of = numbers_of_columns(numbers, n / 2);
       x[n][e] = of.x, x[n][e + 1] = of.y, x[n + 1][e] = of.z, x[n + 1][e + 1] = of.w;
     }
+  ptx::settle(x);
 }
 template <int kTiles>
 __device__ __forceinline__ void start_at_nothing(float (&x)[kTiles][4]) {
