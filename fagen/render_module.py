@@ -53,6 +53,42 @@ class Image:
 
 
 @dataclass(frozen=True)
+class BackwardImage:
+    """What the backward kernels of a variant are launched with: ``kernels`` are threads and bytes of shared memory of a
+    block, by what they are for (the fields of BackwardImage in host/driver.h); ``tile_q`` query rows and ``tile_kv`` keys
+    a tile, ``note_bytes`` and ``sum_bytes`` of a query row's notes and sums of dQ, ``turns`` whether blocks take turns in
+    adding to these; ``box_q`` and ``box_kv`` as in Image. ``symbol`` is the start of its fatbin in the library."""
+
+    symbol: str
+    kernels: Mapping[str, tuple[int, int]]
+    tile_q: int
+    tile_kv: int
+    note_bytes: int
+    sum_bytes: int
+    turns: bool
+    box_q: int = 0
+    box_kv: int = 0
+
+
+_KERNELS = ("prepare", "kernel", "finish", "sink", "round")  # in BackwardImage's order
+
+
+@dataclass(frozen=True)
+class _BackwardImageText:
+    """A backward image as the binding prints it."""
+
+    symbol: str
+    kernels: tuple[str, ...]
+    tile_q: int
+    tile_kv: int
+    note_bytes: int
+    sum_bytes: int
+    turns: str
+    box_q: int
+    box_kv: int
+
+
+@dataclass(frozen=True)
 class _ImageText:
     """An image as the binding prints it."""
 
@@ -102,6 +138,9 @@ class _VariantText:
     docs: tuple[str, ...]
     gradient: str
     image: _ImageText | None
+    backward_image: _BackwardImageText | None
+    run_backward: str
+    backward_row: str
 
 
 @dataclass(frozen=True)
@@ -124,6 +163,7 @@ def render_module(
     features: Sequence[str] = (),
     spec_file: str = "",
     images: Mapping[str, Image] | None = None,
+    backward_images: Mapping[str, BackwardImage] | None = None,
 ) -> dict[str, str]:
     """File name to text: ``binding.cpp``, ``name.cpp``, ``__init__.py``, its ``.pyi``, ``__main__.py``, ``py.typed``.
 
@@ -131,7 +171,7 @@ def render_module(
     only ``name.cpp``, which is compiled in no time, holds it;
     ``features`` are the CPU features that any of the kernels needs, as ``__builtin_cpu_supports`` calls them;
     ``spec_file`` is the spec's file name, for comments; ``images`` are those of all variants, by name, if they are for
-    a CUDA target. The Python files expect fagen/runtime/ beside them as runtime/.
+    a CUDA target, ``backward_images`` those of its variants with backward. The Python files expect fagen/runtime/ beside them as runtime/.
     """
     device = "cuda" if images else "cpu"
     context = {
@@ -145,7 +185,10 @@ def render_module(
             backward=any(variant.backward for variant in variants),
             machines=_MACHINES[device],
         ),
-        "variants": [_variant_text(variant, (images or {}).get(variant.name)) for variant in variants],
+        "variants": [
+            _variant_text(variant, (images or {}).get(variant.name), (backward_images or {}).get(variant.name))
+            for variant in variants
+        ],
     }
     files = {
         file: environment().get_template(f"module/{file}.j2").render(context)
@@ -177,7 +220,7 @@ def _param_arguments(variant: Variant) -> str:
     return "".join(f", Tensor {name}" for name in names)
 
 
-def _variant_text(variant: Variant, image: Image | None) -> _VariantText:
+def _variant_text(variant: Variant, image: Image | None, backward: BackwardImage | None) -> _VariantText:
     params = tuple(_param_text(param) for param in variant.params)
     arguments = ("sink",) * variant.sink + tuple(param.name for param in variant.params)
     return _VariantText(
@@ -197,7 +240,36 @@ def _variant_text(variant: Variant, image: Image | None) -> _VariantText:
         docs=tuple(f"    {line}".rstrip() for line in _docs(variant, params)),
         gradient=_gradient(variant),
         image=None if image is None else _image_text(variant.name, image),
+        backward_image=None if backward is None else _backward_image_text(variant.name, backward),
+        run_backward="nullptr" if backward is None else _run_backward(backward),
+        backward_row="nullptr" if backward is None else f"&k_{variant.name}_backward",
     )
+
+
+def _backward_image_text(name: str, image: BackwardImage) -> _BackwardImageText:
+    return _BackwardImageText(
+        symbol=image.symbol,
+        kernels=tuple(_kernel(name, kernel, image.kernels.get(kernel)) for kernel in _KERNELS),
+        tile_q=image.tile_q,
+        tile_kv=image.tile_kv,
+        note_bytes=image.note_bytes,
+        sum_bytes=image.sum_bytes,
+        turns=_truth(image.turns),
+        box_q=image.box_q,
+        box_kv=image.box_kv,
+    )
+
+
+def _kernel(name: str, kernel: str, block: tuple[int, int] | None) -> str:
+    """A kernel as C++ has it: the main one is called as the unit, the others after it."""
+    if block is None:
+        return "{}"
+    suffix = "" if kernel == "kernel" else f"_{kernel}"
+    return f'{{"fagen_{name}_backward{suffix}", {block[0]}, {block[1]}}}'
+
+
+def _run_backward(image: BackwardImage) -> str:
+    return "run_backward_with_maps" if image.box_q else "run_backward_on_device"
 
 
 def _image_text(name: str, image: Image) -> _ImageText:

@@ -27,7 +27,7 @@ from .job import Job
 from .keys import Headers, digest, read_headers
 from .planning import plan_spec, render_plan
 from .progress import Progress
-from .units import HOST, host_unit, images_of, kernel_unit, nvcc_for
+from .units import HOST, backward_images_of, host_unit, images_of, kernel_unit, nvcc_for
 
 _RUNTIME = Path(__file__).resolve().parents[1] / "runtime"
 _NAME = "name.cpp"  # the one unit that holds the namespace
@@ -55,12 +55,20 @@ def make_job(
         p.variant.name: [kernel_unit(source, p, headers, compiler, nvcc) for source in render_plan(p, spec.path)]
         for p in plans
     }
-    images = images_of(plans)
+    images, backward_images = images_of(plans), backward_images_of(plans)
     isas = list(dict.fromkeys(p.isa for p in plans if p.isa is not None))
     features = tuple(dict.fromkeys(feature for isa in isas for feature in ISAS[isa].features))
 
     def module_files(namespace: str, of: Sequence[Variant] = variants) -> dict[str, str]:
-        return render_module(spec.name, of, namespace=namespace, features=features, spec_file=path.name, images=images)
+        return render_module(
+            spec.name,
+            of,
+            namespace=namespace,
+            features=features,
+            spec_file=path.name,
+            images=images,
+            backward_images=backward_images,
+        )
 
     def front_key(variant: Variant) -> str:
         """Of all that stands between a caller and this variant's kernels, whatever other variants there are."""

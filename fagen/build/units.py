@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 from ..plan import Plan
 from ..render import Source
-from ..render_module import HOST_FLAGS, LINK_FLAGS, Image
+from ..render_module import HOST_FLAGS, LINK_FLAGS, BackwardImage, Image
 from ..target import TARGETS
 from ..toolchain import Compiler, Nvcc, Torch, find_nvcc
 from .compile import Unit
@@ -33,6 +33,26 @@ class OnDevice(Protocol):
     def word_bytes(self) -> int: ...
     @property
     def by_head(self) -> bool: ...
+
+
+@runtime_checkable
+class BackwardOnDevice(Protocol):
+    """The same of its backward kernels; see BackwardImage."""
+
+    @property
+    def tile_q(self) -> int: ...
+    @property
+    def tile_kv(self) -> int: ...
+    @property
+    def kernels(self) -> Mapping[str, tuple[int, int]]: ...
+    @property
+    def note_bytes(self) -> int: ...
+    @property
+    def sum_bytes(self) -> int: ...
+    @property
+    def turns(self) -> bool: ...
+    @property
+    def boxes(self) -> tuple[int, int]: ...
 
 
 def nvcc_for(plans: Iterable[Plan]) -> Nvcc | None:
@@ -64,6 +84,25 @@ def images_of(plans: Iterable[Plan]) -> dict[str, Image]:
         )
         for plan in plans
         if isinstance(plan.forward, OnDevice)
+    }
+
+
+def backward_images_of(plans: Iterable[Plan]) -> dict[str, BackwardImage]:
+    """The same of backward kernels, where there are some."""
+    return {
+        plan.variant.name: BackwardImage(
+            symbol=image_symbol(plan.variant.name, "backward"),
+            kernels=plan.backward.kernels,
+            tile_q=plan.backward.tile_q,
+            tile_kv=plan.backward.tile_kv,
+            note_bytes=plan.backward.note_bytes,
+            sum_bytes=plan.backward.sum_bytes,
+            turns=plan.backward.turns,
+            box_q=plan.backward.boxes[0],
+            box_kv=plan.backward.boxes[1],
+        )
+        for plan in plans
+        if isinstance(plan.backward, BackwardOnDevice)
     }
 
 

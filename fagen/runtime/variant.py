@@ -96,6 +96,11 @@ class Variant:
     line: int = 0
     column: int = 0
 
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """What is built: one unit each."""
+        return ("forward", "backward") if self.backward else ("forward",)
+
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars; :meth:`from_json` is its inverse."""
         return asdict(self)

@@ -97,7 +97,7 @@ def test_blocks_lie_along_the_one_axis_that_has_room_for_them(place: Path) -> No
         assert f"grid {batch * 10} 1 1, " in said(place, BATCH=str(batch))[-2]
     for batch in (214_748_365, 2**62 // 10, 2**63 // 10):
         assert said(place, BATCH=str(batch))[-1] == (
-            "a: batch, heads and query length make more than 2^31 - 1 tiles of 128 queries"
+            "a: batch, heads and length make more than 2^31 - 1 tiles of 128 queries"
         )
 
 

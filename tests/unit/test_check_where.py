@@ -16,10 +16,12 @@ from fagen.runtime.check.machine import Machine
 from fagen.runtime.check.memory import PLACES, place
 from fagen.runtime.check.report import PASSED, CheckReport, VariantReport, repeat, table
 from fagen.runtime.check.where import Where, find_where
+from fagen.runtime.variant import Variant
 from fagen.spec import expand, load
 
 T4, A100, H200 = (Card(n, *card) for n, card in enumerate((("T4", "sm_75"), ("A100", "sm_80"), ("H200", "sm_90"))))
 B200 = Card(0, "B200", "sm_100")
+VARIANT = Variant("a", 64, 64)
 
 
 def test_what_runs_on_which_card() -> None:
@@ -94,7 +96,7 @@ def test_orders_of_a_case() -> None:
     """Early, late and at random; ten random ones where a case is small; the same again for the same seed."""
     emulator = Recorder()
     machine = Machine("cpu", "emulator", emulator)
-    machine.prepare("a")
+    machine.prepare(VARIANT)
     names = list(machine.orders(Case("uniform", 1, 1), 5))
     assert emulator.orders == [("earliest", 5), ("latest", 6), ("random", 7)]
     assert names[1] == "completions latest, order 6"
@@ -108,8 +110,8 @@ def test_orders_of_a_case() -> None:
 
 def test_a_card_counts_no_lines_and_a_full_check_there_says_so() -> None:
     note = "lines not counted: that takes a check in the emulator"
-    assert Machine("cuda:0", "A100 (sm_80)").unrun("a") == (0, (), note)
-    assert Machine().unrun("a") == (0, (), "")  # the build counts those
+    assert Machine("cuda:0", "A100 (sm_80)").unrun(VARIANT) == (0, (), note)
+    assert Machine().unrun(VARIANT) == (0, (), "")  # the build counts those
 
 
 def test_cases_for_slow_kernels_and_for_rings() -> None:

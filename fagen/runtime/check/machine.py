@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ..variant import Variant
 from .cases import Case
 from .report import Unrun
 
@@ -40,12 +41,13 @@ class Machine:
     title: str = ""
     emulator: Emulator | None = None
 
-    def prepare(self, variant: str) -> None:
+    def prepare(self, variant: Variant) -> None:
         """Do what takes long before a variant's kernels first run, so that it is not in any budget. What goes wrong
         here shows again as they run."""
         if self.emulator is not None:
-            with suppress(Exception):
-                self.emulator.prepare(f"{variant}_forward")
+            for direction in variant.directions:
+                with suppress(Exception):
+                    self.emulator.prepare(f"{variant.name}_{direction}")
 
     def orders(self, case: Case, seed: int) -> Iterator[str]:
         """Goes through the orders in which a case is to be run, giving each its name for reports; "" where the machine
@@ -67,14 +69,18 @@ class Machine:
         found = None if self.emulator is None else self.emulator.fault
         return "" if found is None else str(found)
 
-    def unrun(self, variant: str) -> tuple[int, tuple[Unrun, ...], str]:
-        """How many lines of a variant's rendered kernel can run, which of them never did, and why that is not known,
+    def unrun(self, variant: Variant) -> tuple[int, tuple[Unrun, ...], str]:
+        """How many lines of a variant's rendered kernels can run, which of them never did, and why that is not known,
         if it is not. Those of kernels for the CPU are counted elsewhere, by the build."""
         if self.emulator is None:
             return 0, (), "" if self.device == "cpu" else "lines not counted: that takes a check in the emulator"
-        unit = f"{variant}_forward"
-        counts = self.emulator.lines(unit)
-        file = f"{unit}.cu"
-        text = (self.emulator.folder / "sources" / file).read_text(encoding="utf-8").splitlines()
-        unrun = tuple(Unrun(file, line, text[line - 1].strip()) for line in sorted(counts) if counts[line] == 0)
-        return len(counts), unrun, ""
+        total = 0
+        unrun: list[Unrun] = []
+        for direction in variant.directions:
+            unit = f"{variant.name}_{direction}"
+            counts = self.emulator.lines(unit)
+            file = f"{unit}.cu"
+            text = (self.emulator.folder / "sources" / file).read_text(encoding="utf-8").splitlines()
+            total += len(counts)
+            unrun += (Unrun(file, line, text[line - 1].strip()) for line in sorted(counts) if counts[line] == 0)
+        return total, tuple(unrun), ""

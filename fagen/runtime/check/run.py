@@ -156,4 +156,4 @@ def run(
     )
     if level != "full" or case or check.failures:
         return report
-    return report.counted(*machine.unrun(check.variant.name))
+    return report.counted(*machine.unrun(check.variant))

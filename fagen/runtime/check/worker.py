@@ -62,7 +62,7 @@ def _serve(module: Any, machine: Any) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         name = request.pop("variant")
-        machine.prepare(name)
+        machine.prepare(module.kernels[name].variant)
         tiling = Tiling.of(plans[name], slow=machine.emulator is not None)
         report = run(
             module.kernels[name], tiling, machine=machine, started=lambda case: tell({"case": case}), **request

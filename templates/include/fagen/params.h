@@ -11,6 +11,7 @@ constexpr int kMaxRank = 4;     // of such an input
 constexpr int64_t kMaxLength = int64_t{1} << 28;
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kLeastUnit = 1.2e-38f;  // of scores: -inf times it is -inf
+constexpr int kExactWords = 6;  // of an exact sum of float32 numbers: cuda/exact_sum.h
 constexpr int kCounterBytes = 16;  // of a workspace, before the tiles of a mask: how many blocks of rows have been drawn
 
 // A query, key, value, output or gradient tensor seen as [batch, sequence, head, dim], whatever its layout.
@@ -64,6 +65,11 @@ struct BackwardParams {
   ArrayView d_params[kMaxParams];       // float32, zero-filled; data nullptr: not wanted
   void* workspace;
   const Pool* pool;
+  // Of cards. What [B, H] have of each query row, rows being padded to whole tiles, in the kernels' own order:
+  void* notes;
+  float* dq_sums;    // zero-filled
+  uint32_t* turns;   // of tiles of query rows of all heads, then of tiles of keys of all key heads, then one; zero-filled
+  uint64_t* exact[kMaxParams];  // sums of d_params, kExactWords an element; zero-filled, or nullptr: not wanted
 };
 
 // How a mask falls into tiles; see module.tile_counts.

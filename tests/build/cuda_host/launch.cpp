@@ -57,8 +57,8 @@ using namespace fagen::host;
 int main(int argc, char** argv) {
   if (argc > 1) dlopen(argv[1], RTLD_NOW);  // torch's library, as torch does
   const char fatbin[] = "the fatbin";
-  const Image image{"a_forward", "fagen_a_forward", "fagen_a_tile_counts", fatbin, 80, std::getenv("EXACT") != nullptr,
-                    128, 64, 50000};
+  const Image image{{"a_forward", fatbin, 80, std::getenv("EXACT") != nullptr},
+                    "fagen_a_forward", "fagen_a_tile_counts", 128, 64, 50000};
   int first = 7, second = 8;
   void* params[] = {&first, &second};
   const int64_t sizes[] = {4, 4};
@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
       variant.forward_image = &image;
       const Call call{cuda_driver(), variant, {cuda_driver().device_type, 1}};
       const fagen::Shape shape{std::atoll(batch), 5, 5, 129, 1};
-      launch(call, image.kernel, tiles_of(call, shape), image.shared_bytes, params, sizes, 2, Buffers());
+      launch(call, image, forward_kernel(image), tiles_of(call, shape), params, sizes, 2, Buffers());
       return 0;
     }
     if (std::getenv("CLUSTER") != nullptr) {

@@ -160,12 +160,12 @@ class CudaDevice {
   const Handle handle_;
 };
 
-inline std::string target_of(const Image& image) {
+inline std::string target_of(const Unit& image) {
   return "sm_" + std::to_string(image.number) + (image.exact ? "a" : "");
 }
 
 // The kernel of an image, loaded, and ready for launches with so much shared memory on a device.
-inline void* loaded_kernel(const Image& image, const char* name, uint32_t shared_bytes, const CudaDevice& device) {
+inline void* loaded_kernel(const Unit& image, const char* name, uint32_t shared_bytes, const CudaDevice& device) {
   static std::mutex mutex;
   static std::map<const void*, void*> libraries;
   static std::map<std::pair<const char*, int>, void*> kernels;  // by name and device
@@ -198,7 +198,7 @@ inline void* loaded_kernel(const Image& image, const char* name, uint32_t shared
   return kernel = made;
 }
 
-inline void launch_on_cuda(const Image& image, const Launch& request, int32_t device_index) {
+inline void launch_on_cuda(const Unit& image, const Launch& request, int32_t device_index) {
   const CudaDevice device(device_index);
   void* kernel = loaded_kernel(image, request.kernel, request.shared_bytes, device);
   CudaLaunchConfig config{{request.grid[0], request.grid[1], request.grid[2]},

@@ -5,19 +5,43 @@
 namespace fagen::host {
 namespace {
 
-// What the kernels of one direction of a variant were compiled to, and how they are launched. For CUDA targets.
-struct Image {
-  const char* unit;            // "causal_d64_forward": what its source and its PTX are called
-  const char *kernel, *counts;  // "fagen_causal_d64_forward", and the kernel that counts tiles
+// What the kernels of one direction of a variant were compiled to. For CUDA targets.
+struct Unit {
+  const char* unit;  // "causal_d64_forward": what its source and its PTX are called
   const void* fatbin;
   int32_t number;  // of the target: 80 for sm_80
   bool exact;      // that card alone will do, as for sm_90a
+};
+
+// A forward unit, and how its kernels are launched.
+struct Image : Unit {
+  const char *kernel, *counts;  // "fagen_causal_d64_forward", and the kernel that counts tiles
   int32_t tile_q;  // query rows of a block
   uint32_t threads, shared_bytes;  // of a block; shared memory besides what the kernel declares
   uint32_t box_q = 0, box_kv = 0;  // rows of the boxes that queries and keys are copied by; 0: the kernel sees to its copies
   const char* find = nullptr;      // the kernel that finds the tiles of a mask for it, or null: then there are none to find
   int32_t word_bytes = 0;          // what that one stores of 32 tiles of a block of rows,
   bool by_head = false;            // for each head, or once for all
+};
+
+// A kernel of a backward unit. Without a name there is none.
+struct Kernel {
+  const char* name = nullptr;
+  uint32_t threads = 0, shared_bytes = 0;  // of a block; shared memory besides what the kernel declares
+};
+
+// A backward unit, whose kernels are launched one after the other; see launch.h for the grids.
+struct BackwardImage : Unit {
+  Kernel prepare;   // makes the notes on query rows, a block for a tile of them
+  Kernel kernel;    // the gradients, a block for a tile of keys
+  Kernel finish;    // from sums of dQ to dq, a block for a tile of query rows
+  Kernel sink;      // the gradient of the sink, a block for a head
+  Kernel round;     // from exact sums to gradients of params
+  int32_t tile_q, tile_kv;  // query rows that notes and sums are padded to, and keys of a block
+  int32_t note_bytes;  // of a query row's notes
+  int32_t sum_bytes;   // of a query row's sums of dQ
+  bool turns;          // blocks take turns in adding to dQ: there are counters of them
+  uint32_t box_q = 0, box_kv = 0;  // rows of the boxes that queries and keys are copied by; 0: the kernels see to copies
 };
 
 // Memory that a kernel may touch.
@@ -56,7 +80,7 @@ struct Driver {
   // Calls fn(begin, end, ctx) on parts that cover [begin, end), on those threads.
   void (*parallel_for)(int64_t begin, int64_t end, void (*fn)(int64_t, int64_t, void*), void* ctx);
   // Launches on the current stream of a device; an error of the launch is thrown.
-  void (*launch)(const Image&, const Launch&, int32_t device_index);
+  void (*launch)(const Unit&, const Launch&, int32_t device_index);
   int32_t (*multiprocessors)(int32_t device_index);
   // cuTensorMapEncodeTiled, which has the meaning of arguments and numbers: dimensions from the innermost on, strides in
   // bytes and from the second on. Without interleaving. What it refuses is thrown.

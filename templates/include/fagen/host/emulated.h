@@ -21,7 +21,7 @@ struct Emulator {
 
 inline std::atomic<const Emulator*> emulator{nullptr};
 
-inline void launch_emulated(const Image&, const Launch& request, int32_t) {
+inline void launch_emulated(const Unit&, const Launch& request, int32_t) {
   char message[1 << 14] = "";
   if (emulator.load()->launch(&request, message, sizeof(message)) != 0) {
     throw std::runtime_error(std::string("fagen: emulated launch: ") + message);

@@ -27,8 +27,12 @@ class Buffers {
     add(name, t.data, reach(4, sizes, strides) * bytes_of(dtype), writable);
   }
 
-  void add(const char* name, const ArrayView& array, Dtype dtype) {
-    add(name, array.data, reach(kMaxRank, array.size, array.stride) * bytes_of(dtype), false);
+  void add(const char* name, const Tensor& made) {
+    if (made.defined()) add(name, made.data(), made.numel() * static_cast<int64_t>(aoti_torch_dtype_element_size(made.dtype())), true);
+  }
+
+  void add(const char* name, const ArrayView& array, Dtype dtype, bool writable = false) {
+    add(name, array.data, reach(kMaxRank, array.size, array.stride) * bytes_of(dtype), writable);
   }
 
   const Buffer* data() const { return held_; }
@@ -45,37 +49,42 @@ class Buffers {
     return last + 1;
   }
 
-  Buffer held_[kMaxParams + 8];
+  Buffer held_[3 * kMaxParams + 16];
   int32_t count_ = 0;
 };
 
-inline void add_params(Buffers& buffers, const VariantRow& variant, const ForwardParams& p) {
+template <class Params>
+void add_params(Buffers& buffers, const VariantRow& variant, const Params& p) {
   for (int32_t i = 0; i < variant.param_count; ++i) {
     buffers.add(variant.params[i].name, p.params[i], variant.params[i].dtype);
   }
 }
 
-// The tiles of query rows of all heads: a block of threads each, unless those are fewer and go from one to the next.
-inline uint32_t tiles_of(const Call& call, const Shape& shape) {
-  const Image& image = *call.variant.forward_image;
-  const int64_t tiles = (shape.q_len + image.tile_q - 1) / image.tile_q;
-  int64_t blocks = 0;
-  if (__builtin_mul_overflow(tiles * shape.heads, shape.batch, &blocks) || blocks > INT32_MAX) {
-    throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and query length make more than 2^31 - 1" +
-                                " tiles of " + std::to_string(image.tile_q) + " queries");
+// The tiles of a length, of all heads.
+inline uint32_t tiles_of(const Call& call, int64_t length, int32_t tile, int64_t heads, int64_t batch, const char* rows) {
+  int64_t tiles = 0;
+  if (__builtin_mul_overflow((length + tile - 1) / tile * heads, batch, &tiles) || tiles > INT32_MAX) {
+    throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and length make more than 2^31 - 1" +
+                                " tiles of " + std::to_string(tile) + " " + rows);
   }
-  return static_cast<uint32_t>(blocks);
+  return static_cast<uint32_t>(tiles);
 }
 
-inline void launch(const Call& call, const char* kernel, uint32_t blocks, uint32_t shared_bytes, void* const* params,
+// The tiles of query rows of all heads: a block of threads each, unless those are fewer and go from one to the next.
+inline uint32_t tiles_of(const Call& call, const Shape& shape) {
+  return tiles_of(call, shape.q_len, call.variant.forward_image->tile_q, shape.heads, shape.batch, "queries");
+}
+
+inline void launch(const Call& call, const Unit& unit, const Kernel& kernel, uint32_t blocks, void* const* params,
                    const int64_t* param_bytes, int32_t param_count, const Buffers& buffers, bool early = false) {
   if (blocks == 0) return;
-  const Image& image = *call.variant.forward_image;
-  const Launch request{image.unit,   kernel,      {blocks, 1, 1},  {image.threads, 1, 1},
-                       shared_bytes, param_count, buffers.count(), params,
-                       param_bytes,  buffers.data(), {1, 1, 1},    early};
-  call.driver.launch(image, request, call.device.index);
+  const Launch request{unit.unit,           kernel.name, {blocks, 1, 1},  {kernel.threads, 1, 1},
+                       kernel.shared_bytes, param_count, buffers.count(), params,
+                       param_bytes,         buffers.data(), {1, 1, 1},    early};
+  call.driver.launch(unit, request, call.device.index);
 }
+
+inline Kernel forward_kernel(const Image& image) { return {image.kernel, image.threads, image.shared_bytes}; }
 
 inline Buffers buffers_of(const Call& call, const ForwardParams& p) {
   const VariantRow& variant = call.variant;
@@ -96,7 +105,7 @@ inline void run_on_device(const Call& call, ForwardParams& p) {
   const Image& image = *call.variant.forward_image;
   void* params[] = {&p};
   const int64_t sizes[] = {sizeof(p)};
-  launch(call, image.kernel, tiles_of(call, p.shape), image.shared_bytes, params, sizes, 1, buffers_of(call, p));
+  launch(call, image, forward_kernel(image), tiles_of(call, p.shape), params, sizes, 1, buffers_of(call, p));
 }
 
 // As CUDA's driver counts them.
@@ -166,7 +175,8 @@ inline void run_with_maps(const Call& call, ForwardParams& p) {
   const int64_t sizes[] = {sizeof(p), sizeof(q), sizeof(k), sizeof(v)};
   Buffers buffers = buffers_of(call, p);
   if (found.defined()) buffers.add("tiles", p.workspace, found.numel() * 4, true);
-  launch(call, image.kernel, tiles < most ? tiles : most, image.shared_bytes, params, sizes, 4, buffers, image.find != nullptr);
+  launch(call, image, forward_kernel(image), tiles < most ? tiles : most, params, sizes, 4, buffers,
+         image.find != nullptr);
 }
 
 inline void count_on_device(const Call& call, ForwardParams& p, TileCounts* counts) {
@@ -175,7 +185,110 @@ inline void count_on_device(const Call& call, ForwardParams& p, TileCounts* coun
   add_params(buffers, call.variant, p);
   void* params[] = {&p, &counts};
   const int64_t sizes[] = {sizeof(p), sizeof(counts)};
-  launch(call, call.variant.forward_image->counts, tiles_of(call, p.shape), 0, params, sizes, 2, buffers);
+  const Image& image = *call.variant.forward_image;
+  launch(call, image, {image.counts, image.threads, 0}, tiles_of(call, p.shape), params, sizes, 2, buffers);
+}
+
+// ---- Backward ----
+
+// What the kernels of a call hand to each other. Memory of it is a stream's to keep until they are done.
+class BackwardWork {
+ public:
+  // Puts it into p.
+  BackwardWork(const Call& call, BackwardParams& p) {
+    const VariantRow& variant = call.variant;
+    const BackwardImage& image = *variant.backward_image;
+    const Shape& shape = p.shape;
+    query_tiles_ = tiles_of(call, shape.q_len, image.tile_q, shape.heads, shape.batch, "queries");
+    key_tiles_ = tiles_of(call, shape.kv_len, image.tile_kv, shape.kv_heads, shape.batch, "keys");
+    const int64_t rows = int64_t{query_tiles_} * image.tile_q;
+    p.notes = take(notes_, call, rows * image.note_bytes / 4, Dtype::i32, "notes on query rows", false);
+    p.dq_sums = static_cast<float*>(take(sums_, call, rows * image.sum_bytes / 4, Dtype::f32, "sums of dq", true));
+    const int64_t turns = image.turns ? int64_t{query_tiles_} + key_tiles_ + 1 : 0;
+    p.turns = static_cast<uint32_t*>(take(turns_, call, turns, Dtype::i32, "turns of key tiles", true));
+    if (image.round.name == nullptr) return;
+    for (int32_t i = 0; i < variant.param_count; ++i) {
+      const ArrayView& d = p.d_params[i];
+      if (d.data == nullptr) continue;
+      const int64_t elements = d.size[0] * d.size[1] * d.size[2] * d.size[3];
+      if (elements > elements_) elements_ = elements;
+      p.exact[i] = static_cast<uint64_t*>(
+          take(exact_[i], call, elements * kExactWords, Dtype::i64, "exact sums of a param's gradient", true));
+    }
+  }
+
+  uint32_t query_tiles() const { return query_tiles_; }
+  uint32_t key_tiles() const { return key_tiles_; }
+  int64_t elements() const { return elements_; }  // of the largest gradient that is summed exactly
+
+  void add_to(Buffers& buffers) const {
+    buffers.add("notes", notes_);
+    buffers.add("sums of dq", sums_);
+    buffers.add("turns", turns_);
+    for (const Tensor& exact : exact_) buffers.add("exact sums", exact);
+  }
+
+ private:
+  static void* take(Tensor& made, const Call& call, int64_t elements, Dtype dtype, const char* what, bool zeros) {
+    if (elements == 0) return nullptr;
+    made = Tensor::empty(call.device, 1, &elements, dtype, what);
+    if (zeros) made.fill_with_zeros();
+    return made.data();
+  }
+
+  Tensor notes_, sums_, turns_, exact_[kMaxParams];
+  uint32_t query_tiles_, key_tiles_;
+  int64_t elements_ = 0;
+};
+
+inline Buffers buffers_of(const Call& call, const BackwardParams& p, const BackwardWork& work) {
+  const VariantRow& variant = call.variant;
+  const Shape& shape = p.shape;
+  const int64_t rows = shape.batch * shape.heads * shape.q_len;
+  const int64_t queries[2][4] = {{shape.batch, shape.q_len, shape.heads, variant.head_dim},
+                                 {shape.batch, shape.q_len, shape.heads, variant.value_dim}};
+  const int64_t keys[2][4] = {{shape.batch, shape.kv_len, shape.kv_heads, variant.head_dim},
+                              {shape.batch, shape.kv_len, shape.kv_heads, variant.value_dim}};
+  Buffers buffers;
+  buffers.add("q", p.q, queries[0], variant.dtype, false);
+  buffers.add("k", p.k, keys[0], variant.dtype, false);
+  buffers.add("v", p.v, keys[1], variant.dtype, false);
+  buffers.add("o", p.o, queries[1], variant.dtype, false);
+  buffers.add("d_o", p.d_o, queries[1], variant.dtype, false);
+  buffers.add("lse", p.lse, rows * 4, false);
+  if (p.d_lse != nullptr) buffers.add("d_lse", p.d_lse, rows * 4, false);
+  if (p.sink != nullptr) buffers.add("sink", p.sink, shape.heads * 4, false);
+  buffers.add("dq", p.dq, queries[0], variant.dtype, true);
+  buffers.add("dk", p.dk, keys[0], variant.dtype, true);
+  buffers.add("dv", p.dv, keys[1], variant.dtype, true);
+  if (p.d_sink != nullptr) buffers.add("d_sink", p.d_sink, shape.heads * 4, true);
+  add_params(buffers, variant, p);
+  for (int32_t i = 0; i < variant.param_count; ++i) {
+    if (p.d_params[i].data != nullptr) buffers.add(variant.params[i].name, p.d_params[i], Dtype::f32, true);
+  }
+  work.add_to(buffers);
+  return buffers;
+}
+
+// The launches of a variant's row whose backward kernels take pointers alone. There are queries; there may be no keys.
+inline void run_backward_on_device(const Call& call, BackwardParams& p) {
+  constexpr int64_t kMostBlocks = 1 << 16;  // of a kernel whose threads go through as many elements as there are
+  const BackwardImage& image = *call.variant.backward_image;
+  const BackwardWork work(call, p);
+  const Buffers buffers = buffers_of(call, p, work);
+  void* params[] = {&p};
+  const int64_t sizes[] = {sizeof(p)};
+  const auto run = [&](const Kernel& kernel, uint32_t blocks) {
+    launch(call, image, kernel, blocks, params, sizes, 1, buffers);
+  };
+  run(image.prepare, work.query_tiles());
+  run(image.kernel, work.key_tiles());
+  if (image.finish.name != nullptr) run(image.finish, work.query_tiles());
+  if (p.d_sink != nullptr) run(image.sink, static_cast<uint32_t>(p.shape.heads));
+  if (work.elements() > 0) {
+    const int64_t blocks = (work.elements() + image.round.threads - 1) / image.round.threads;
+    run(image.round, static_cast<uint32_t>(blocks < kMostBlocks ? blocks : kMostBlocks));
+  }
 }
 
 }  // namespace

@@ -51,7 +51,8 @@ struct VariantRow {
   int32_t param_count;
   const ParamRow* params;
   Launches launches;
-  const Image* forward_image;  // null for a CPU
+  const Image* forward_image;            // null for a CPU
+  const BackwardImage* backward_image;  // null for a CPU, and without backward
 };
 
 }  // namespace
