@@ -53,6 +53,10 @@ class BackwardOnDevice(Protocol):
     def turns(self) -> bool: ...
     @property
     def boxes(self) -> tuple[int, int]: ...
+    @property
+    def word_bytes(self) -> int: ...
+    @property
+    def by_head(self) -> bool: ...
 
 
 def nvcc_for(plans: Iterable[Plan]) -> Nvcc | None:
@@ -100,6 +104,8 @@ def backward_images_of(plans: Iterable[Plan]) -> dict[str, BackwardImage]:
             turns=plan.backward.turns,
             box_q=plan.backward.boxes[0],
             box_kv=plan.backward.boxes[1],
+            word_bytes=plan.backward.word_bytes,
+            by_head=plan.backward.by_head,
         )
         for plan in plans
         if isinstance(plan.backward, BackwardOnDevice)

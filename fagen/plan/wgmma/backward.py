@@ -25,9 +25,10 @@ class Backward:
     them, ``tile_q`` at a time; ``stages`` tiles of Q and dO are in shared memory, ``planned`` are known to be needed,
     ``shared_bytes`` are taken in all. A warpgroup has ``dq_rows`` queries of dQ of a tile. dK and dV leave by way of
     shared memory, ``staged_slabs`` of 64 columns of a warp's rows at a time. A thread that multiplies has
-    ``registers``, one that feeds ``feeder_registers``. ``row_bytes`` of a workspace are for each query row of whole
-    tiles; behind these, a kernel that runs before stores ``word_bytes`` for 32 tiles of queries of a block of keys, of
-    each head or (not ``by_head``) once for all; 0 without a mask.
+    ``registers``, one that feeds ``feeder_registers``. For each query row of whole tiles there are ``note_bytes``, and
+    ``sum_bytes`` of its dQ, which blocks add to as they come, or in ``turns``. A kernel that runs before stores
+    ``word_bytes`` for 32 tiles of queries of a block of keys, of each head or (not ``by_head``) once for all; 0 without
+    a mask.
     """
 
     tile_q: int
@@ -40,10 +41,18 @@ class Backward:
     registers: int
     feeder_registers: int
     shared_bytes: int
-    row_bytes: int
+    note_bytes: int
+    sum_bytes: int
+    turns: bool
     word_bytes: int
     by_head: bool
     optimize: str
+
+    @property
+    def kernels(self) -> Mapping[str, tuple[int, int]]:
+        """Threads of a block of each kernel, and its shared memory."""
+        found = {"find": (128, 0)} if self.word_bytes else {}
+        return {"prepare": (256, 0), "kernel": (self.threads, self.shared_bytes), "finish": (256, 0), **found}
 
     @property
     def boxes(self) -> tuple[int, int]:
@@ -80,7 +89,9 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
         f"{_GROUPS * _KEYS} rows of K and V, {stages} × {rows} of Q and dO, 2 × {rows} of dS, dQ, barriers and notes"
     )
     why["threads"] = "two of the warpgroups multiply, one feeds them"
-    why["row_bytes"] = "two numbers of each row, and its dQ in float32"
+    why["note_bytes"] = "where a row's scores start, and its dO · v"
+    why["sum_bytes"] = "dQ in float32, in slabs of 64 columns"
+    why["turns"] = "the spec does not ask for one order of sums"
     why["word_bytes"] = "there is no mask" if variant.mask is None else "tiles are found before: 8 bytes a warpgroup"
     why["by_head"] = "the mask tells heads apart" if by_head else "once for all heads"
     why["optimize"] = "the compiler's usual level"
@@ -95,7 +106,9 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
         registers=registers,
         feeder_registers=feeder,
         shared_bytes=tiles + pairs + sums + small,
-        row_bytes=2 * 4 + head * _SLAB * 4,
+        note_bytes=2 * 4,
+        sum_bytes=head * _SLAB * 4,
+        turns=False,
         word_bytes=0 if variant.mask is None else 8 * _GROUPS,
         by_head=by_head,
         optimize="-O3",
