@@ -14,6 +14,7 @@ from .forward import registers_of
 _SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, the widest swizzle
 _KEYS = 64  # of a warpgroup, by the instruction
 _GROUPS = 2
+_PLANNED = 8
 _FEEDER = 24  # registers of a thread that feeds: what two warpgroups have no use for
 
 
@@ -21,9 +22,9 @@ _FEEDER = 24  # registers of a thread that feeds: what two warpgroups have no us
 class Backward:
     """Sizes of the backward kernels; see the constants at the top of a rendered one.
 
-    A block of ``threads`` has ``tile_kv`` keys of a key head, 64 for each of two warpgroups, and all queries that see
-    them, ``tile_q`` at a time; ``stages`` tiles of Q and dO are in shared memory, ``planned`` are known to be needed,
-    ``shared_bytes`` are taken in all. A warpgroup has ``dq_rows`` queries of dQ of a tile. dK and dV leave by way of
+    A block of ``threads`` has ``tile_kv`` keys of a key head, 64 for each of two warpgroups or (``wide``) for both, and
+    all queries that see them, ``tile_q`` at a time; ``query_stages`` tiles of Q and ``gradient_stages`` of dO are in
+    shared memory, ``planned`` are known to be needed, ``shared_bytes`` are taken in all. A warpgroup has ``dq_rows`` queries of dQ of a tile. dK and dV leave by way of
     shared memory, ``staged_slabs`` of 64 columns of a warp's rows at a time. A thread that multiplies has
     ``registers``, one that feeds ``feeder_registers``. For each query row of whole tiles there are ``note_bytes``, and
     ``sum_bytes`` of its dQ, which blocks add to as they come, or in ``turns``. A kernel that runs before stores
@@ -33,7 +34,9 @@ class Backward:
 
     tile_q: int
     tile_kv: int
-    stages: int
+    wide: bool
+    query_stages: int
+    gradient_stages: int
     planned: int
     dq_rows: int
     staged_slabs: int
@@ -64,13 +67,18 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
     """The sizes for a variant, and a reason for each."""
     assert target.device is not None
     why: dict[str, str] = {}
-    narrow = max(variant.head_dim, variant.value_dim) <= _SLAB
-    rows, stages = 112 if narrow else 64, 2
-    why["tile_q"] = f"{rows} rows are what registers hold beside sums of dK and dV"
-    why["tile_kv"] = f"{_KEYS} keys, an instruction's rows, a warpgroup: {_GROUPS} of them"
-    why["stages"] = "two: one is read while the other comes"
-    why["planned"] = "some ahead of the copies"
     head, value = (-(-dim // _SLAB) for dim in (variant.head_dim, variant.value_dim))
+    wide = max(head, value) > 2
+    rows = 112 if max(head, value) == 1 else 64
+    why["tile_q"] = f"{rows} rows are what registers hold beside sums of dK and dV"
+    key_groups = 1 if wide else _GROUPS
+    keys = key_groups * _KEYS
+    why["tile_kv"] = (
+        f"{_KEYS} keys, an instruction's rows: one warpgroup has sums of dV, the other those of dK"
+        if wide
+        else f"{_KEYS} keys, an instruction's rows, a warpgroup: {_GROUPS} of them"
+    )
+    why["wide"] = "registers of one warpgroup hold sums of dK or of dV" if wide else "registers hold sums of dK and dV"
     dq_rows = rows if head > 1 else rows // _GROUPS
     why["dq_rows"] = (
         "a warpgroup has 64 columns of dQ" if head > 1 else "there are 64 columns: a warpgroup has half of the rows"
@@ -80,36 +88,51 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
     registers, feeder = registers_of(target.device, _GROUPS, _FEEDER)
     why["registers"] = f"what {_GROUPS} warpgroups can have each when the one that feeds them gives up its own"
     why["feeder_registers"] = "for what schedules tiles, has them copied and dQ added"
-    planned = 4 * stages
-    tiles = (_GROUPS * _KEYS + stages * rows) * (head + value) * _SLAB * 2
-    pairs = 2 * rows * _GROUPS * _KEYS * 2
+    planned = _PLANNED
+    why["planned"] = "some ahead of the copies"
+    pairs = 2 * rows * keys * 2 + (rows * keys * 4 if wide else 0)
     sums = _GROUPS * dq_rows * 64 * 4
-    small = 2 * stages * rows * 4 + 16 + 2 * 16 * stages + 16 * planned + 16 * planned
+
+    def taken(query_stages: int, gradient_stages: int) -> int:
+        tiles = (keys * (head + value) + rows * (query_stages * head + gradient_stages * value)) * _SLAB * 2
+        small = (query_stages + gradient_stages) * (rows * 4 + 16) + 16 + 2 * 16 * planned
+        return tiles + pairs + sums + small
+
+    room = target.device.shared_per_block
+    query_stages, gradient_stages = next(
+        (stages for stages in ((2, 2), (2, 1), (1, 1)) if taken(*stages) <= room), (1, 1)
+    )
+    two = "two: one is read while the other comes"
+    why["query_stages"] = two if query_stages > 1 else "there is no room for two"
+    why["gradient_stages"] = two if gradient_stages > 1 else "there is no room for two"
     why["shared_bytes"] = (
-        f"{_GROUPS * _KEYS} rows of K and V, {stages} × {rows} of Q and dO, 2 × {rows} of dS, dQ, barriers and notes"
+        f"{keys} rows of K and V, {query_stages} × {rows} of Q, {gradient_stages} × {rows} of dO, 2 × {rows} of dS, "
+        f"{'weights, ' if wide else ''}dQ, barriers and notes"
     )
     why["threads"] = "two of the warpgroups multiply, one feeds them"
     why["note_bytes"] = "where a row's scores start, and its dO · v"
     why["sum_bytes"] = "dQ in float32, in slabs of 64 columns"
     why["turns"] = "the spec does not ask for one order of sums"
-    why["word_bytes"] = "there is no mask" if variant.mask is None else "tiles are found before: 8 bytes a warpgroup"
+    why["word_bytes"] = "there is no mask" if variant.mask is None else "tiles are found before: 8 bytes for 64 keys"
     why["by_head"] = "the mask tells heads apart" if by_head else "once for all heads"
     why["optimize"] = "the compiler's usual level"
     chosen = Backward(
         tile_q=rows,
-        tile_kv=_GROUPS * _KEYS,
-        stages=stages,
+        tile_kv=keys,
+        wide=wide,
+        query_stages=query_stages,
+        gradient_stages=gradient_stages,
         planned=planned,
         dq_rows=dq_rows,
         staged_slabs=staged,
         threads=128 * (_GROUPS + 1),
         registers=registers,
         feeder_registers=feeder,
-        shared_bytes=tiles + pairs + sums + small,
+        shared_bytes=taken(query_stages, gradient_stages),
         note_bytes=2 * 4,
         sum_bytes=head * _SLAB * 4,
         turns=False,
-        word_bytes=0 if variant.mask is None else 8 * _GROUPS,
+        word_bytes=0 if variant.mask is None else 8 * key_groups,
         by_head=by_head,
         optimize="-O3",
     )
@@ -153,7 +176,8 @@ def backward_names(
     that the mask is a few instructions a pair."""
     masked, by_head = variant.mask is not None, backward.by_head
     scored = variant.score is not None
-    slabs = backward.dq_rows == backward.tile_q
+    slabs, wide = backward.dq_rows == backward.tile_q, backward.wide
+    head_slabs = -(-variant.head_dim // _SLAB)
     admitted = scores(code, variant, code.mask, tail=True)
     headers = ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",)
     exclude = () if scored else ("cuda/exclude_unrolled.h" if short else "cuda/exclude.h",)
@@ -161,22 +185,27 @@ def backward_names(
         "headers": (*headers, *exclude),
         "params": "BackwardParams",
         "tile_q": backward.tile_q,
-        "stages": backward.stages,
+        "wide": wide,
+        "key_groups": backward.tile_kv // _KEYS,
+        "keys_note": "of 64 keys, which both have" if wide else "of 64 keys, which one has each",
+        "query_stages": backward.query_stages,
+        "gradient_stages": backward.gradient_stages,
         "planned": backward.planned,
         "dq_rows": backward.dq_rows,
         "dq_note": "64 columns of all its rows" if slabs else "half of its rows",
+        "dq_parts": head_slabs if slabs else _GROUPS,
         # Where in K a warpgroup's columns begin, and in dS its rows.
         "dq_keys": " + group_ * kTileKv * kSlabBytes" if slabs else "",
         "dq_slopes": "" if slabs else " + group_ * kDqRows * kSlabBytes",
-        "dq_column": "64 * group + " if slabs else "",
-        "dq_row": "" if slabs else "kDqRows * group + ",
+        "dq_column": "64 * part + " if slabs else "",
+        "dq_row": "" if slabs else "kDqRows * part + ",
         "staged_slabs": backward.staged_slabs,
         "registers": backward.registers,
         "feeder_registers": backward.feeder_registers,
         "shared_bytes": backward.shared_bytes,
         "product": variant.dtype,  # as the instruction calls the type of its operands
         "scored": scored,
-        "halves": True,
+        "halves": not wide,
         "start_note": "lse" if scored else "-lse / scale, where scores start",
         "start": (
             "lse == -kInfinity ? kInfinity : lse"

@@ -61,5 +61,16 @@ __device__ __forceinline__ void store_sums(uint32_t shared, const float (&x)[kTi
                                                   __float_as_uint(x[n][3])));
 }
 
+// Back into the registers of such threads.
+template <int kTiles>
+__device__ __forceinline__ void load_sums(float (&x)[kTiles][4], uint32_t shared) {
+  const uint32_t place = shared + static_cast<uint32_t>(warp_id() % 4 * kTiles * 512 + lane_id() * 16);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    const uint4 of = ptx::ld_shared_16(place + n * 512);
+    x[n][0] = __uint_as_float(of.x), x[n][1] = __uint_as_float(of.y), x[n][2] = __uint_as_float(of.z), x[n][3] = __uint_as_float(of.w);
+  }
+}
+
 }  // namespace
 }  // namespace fagen
