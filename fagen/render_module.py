@@ -72,7 +72,7 @@ class BackwardImage:
     by_head: bool = False
 
 
-_KERNELS = ("prepare", "kernel", "finish", "sink", "round", "find")  # in BackwardImage's order
+_KERNELS = ("prepare", "kernel", "finish", "sink", "round", "find", "mend")  # in BackwardImage's order
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ class Backward:
     shared memory, ``planned`` are known to be needed, ``shared_bytes`` are taken in all. A warpgroup has ``dq_rows`` queries of dQ of a tile. dK and dV leave by way of
     shared memory, ``staged_slabs`` of 64 columns of a warp's rows at a time. A thread that multiplies has
     ``registers``, one that feeds ``feeder_registers``. For each query row of whole tiles there are ``note_bytes``, and
-    ``sum_bytes`` of its dQ, which blocks add to as they come, or in ``turns``. A kernel that runs before stores
+    ``sum_bytes`` of its dQ. Where rows of NaN must not reach what the mask keeps from them, counters (``turns``) say which
+    blocks are to be computed again, by another kernel; another one yet is for the gradient of the ``sink``. A kernel
+    that runs before stores
     ``word_bytes`` for 32 tiles of queries of a block of keys, of each head or (not ``by_head``) once for all; 0 without
     a mask.
     """
@@ -47,6 +49,7 @@ class Backward:
     note_bytes: int
     sum_bytes: int
     turns: bool
+    sink: bool
     word_bytes: int
     by_head: bool
     optimize: str
@@ -54,8 +57,9 @@ class Backward:
     @property
     def kernels(self) -> Mapping[str, tuple[int, int]]:
         """Threads of a block of each kernel, and its shared memory."""
+        others = ("prepare", "finish", *("sink",) * self.sink, *("mend",) * self.turns)
         found = {"find": (128, 0)} if self.word_bytes else {}
-        return {"prepare": (256, 0), "kernel": (self.threads, self.shared_bytes), "finish": (256, 0), **found}
+        return {"kernel": (self.threads, self.shared_bytes), **{kernel: (256, 0) for kernel in others}, **found}
 
     @property
     def boxes(self) -> tuple[int, int]:
@@ -69,7 +73,7 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
     why: dict[str, str] = {}
     head, value = (-(-dim // _SLAB) for dim in (variant.head_dim, variant.value_dim))
     wide = max(head, value) > 2
-    rows = 112 if max(head, value) == 1 else 64
+    rows = 64 if max(head, value) > 1 else 112 if variant.score is None else 96
     why["tile_q"] = f"{rows} rows are what registers hold beside sums of dK and dV"
     key_groups = 1 if wide else _GROUPS
     keys = key_groups * _KEYS
@@ -112,7 +116,9 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
     why["threads"] = "two of the warpgroups multiply, one feeds them"
     why["note_bytes"] = "where a row's scores start, and its dO · v"
     why["sum_bytes"] = "dQ in float32, in slabs of 64 columns"
-    why["turns"] = "the spec does not ask for one order of sums"
+    contains = variant.mask is not None and variant.nonfinite == "contain"
+    why["turns"] = "the mask keeps rows of NaN from others" if contains else "no row is kept from another"
+    why["sink"] = "there is one" if variant.sink else "there is none"
     why["word_bytes"] = "there is no mask" if variant.mask is None else "tiles are found before: 8 bytes for 64 keys"
     why["by_head"] = "the mask tells heads apart" if by_head else "once for all heads"
     why["optimize"] = "the compiler's usual level"
@@ -131,7 +137,8 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
         shared_bytes=taken(query_stages, gradient_stages),
         note_bytes=2 * 4,
         sum_bytes=head * _SLAB * 4,
-        turns=False,
+        turns=contains,
+        sink=variant.sink,
         word_bytes=0 if variant.mask is None else 8 * key_groups,
         by_head=by_head,
         optimize="-O3",
@@ -141,13 +148,13 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
 
 @dataclass(frozen=True)
 class Slopes(Piece):
-    """From a scaled score to ``x`` and, of its weight, ``slope`` = d loss / d s without dO; ``admitted`` ("" where all
-    pairs are). ``row`` runs once a query row, ``pair`` once a pair."""
+    """From a scaled score to ``x``, to what slopes are multiplied by (``times``: "" where d x / d s is 1) and to
+    ``admitted`` ("" where all pairs are). ``row`` runs once a query row, ``pair`` once a pair."""
 
     row: tuple[str, ...]
     pair: tuple[str, ...]
     x: str
-    slope: str
+    times: str
     admitted: str
 
 
@@ -164,7 +171,7 @@ def slopes(code: KernelCode, variant: Variant, snippet: Snippet, *, mixed: bool)
         snippet.row,
         snippet.pair,
         x,
-        "weight[row][c]" if dx_ds == "1.0f" else f"weight[row][c] * ({dx_ds})",
+        "" if dx_ds == "1.0f" else f" * ({dx_ds})",
         f"{allowed}j < kv_len" if mixed else "",
     )
 

@@ -10,10 +10,14 @@ from ...target import Target
 from .forward import Forward, registers_at_entry
 
 
-def backward_problems(variant: Variant) -> Iterator[Problem]:
+def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
     """What backward cannot do."""
     if not variant.backward:
         return
+    if variant.deterministic:
+        yield Problem(f"{variant.name}: deterministic is not built for {target.name} yet", hint="leave it out")
+    if any(param.grad for param in variant.params):
+        yield Problem(f"{variant.name}: gradients of params are not built for {target.name} yet", hint="write `grad: false`")
     if variant.head_dim <= 64 and variant.value_dim > 128:
         yield Problem(
             f"{variant.name}: backward of head_dim {variant.head_dim} and value_dim {variant.value_dim} is not built",
@@ -23,7 +27,7 @@ def backward_problems(variant: Variant) -> Iterator[Problem]:
 
 def problems(variant: Variant, target: Target) -> Iterator[Problem]:
     """Said before anything is chosen."""
-    yield from backward_problems(variant)
+    yield from backward_problems(variant, target)
     tiles = variant.tiles
     if tiles.q is not None and tiles.q not in (64, 128, 192):
         yield Problem(f"{variant.name}: tiles.q {tiles.q} is not whole warpgroups", hint="write 64, 128 or 192")

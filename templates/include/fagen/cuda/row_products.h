@@ -13,13 +13,13 @@ __host__ __device__ constexpr int lanes_of_row(int dim) {
   return lanes;
 }
 
-// a[row] · b[row], by lanes_of_row(kDim) lanes, which all get it.
+// Row m of a · row n of b, by lanes_of_row(kDim) lanes, which all get it.
 template <class Element, int kDim>
 __device__ __forceinline__ float product_of_rows(const RowsOf<typename Element::Type>& a,
-                                                 const RowsOf<typename Element::Type>& b, int64_t row) {
+                                                 int64_t m, const RowsOf<typename Element::Type>& b, int64_t n) {
   constexpr int kLanes = lanes_of_row(kDim);
-  const auto* const a_row = reinterpret_cast<const uint16_t*>(a.data + row * a.stride);
-  const auto* const b_row = reinterpret_cast<const uint16_t*>(b.data + row * b.stride);
+  const auto* const a_row = reinterpret_cast<const uint16_t*>(a.data + m * a.stride);
+  const auto* const b_row = reinterpret_cast<const uint16_t*>(b.data + n * b.stride);
   float sum = 0.0f;
 #pragma unroll
   for (int d = lane_id() % kLanes * 8; d < kDim; d += kLanes * 8) {
@@ -27,13 +27,14 @@ __device__ __forceinline__ float product_of_rows(const RowsOf<typename Element::
       const uint4 x = *reinterpret_cast<const uint4*>(a_row + d), y = *reinterpret_cast<const uint4*>(b_row + d);
       const uint32_t of_a[4] = {x.x, x.y, x.z, x.w}, of_b[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        sum = fmaf(Element::value(static_cast<uint16_t>(of_a[n])), Element::value(static_cast<uint16_t>(of_b[n])), sum);
-        sum = fmaf(Element::value(static_cast<uint16_t>(of_a[n] >> 16)), Element::value(static_cast<uint16_t>(of_b[n] >> 16)), sum);
+      for (int at = 0; at < 4; ++at) {
+        sum = fmaf(Element::value(static_cast<uint16_t>(of_a[at])), Element::value(static_cast<uint16_t>(of_b[at])), sum);
+        sum = fmaf(Element::value(static_cast<uint16_t>(of_a[at] >> 16)), Element::value(static_cast<uint16_t>(of_b[at] >> 16)), sum);
       }
     } else {
 #pragma unroll 1
-      for (int n = d; n < d + 8; ++n) sum = fmaf(Element::value(a_row[n * a.stride_d]), Element::value(b_row[n * b.stride_d]), sum);
+      for (int at = d; at < d + 8; ++at)
+        sum = fmaf(Element::value(a_row[at * a.stride_d]), Element::value(b_row[at * b.stride_d]), sum);
     }
   }
 #pragma unroll

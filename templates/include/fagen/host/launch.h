@@ -295,6 +295,7 @@ inline void run_backward(const Call& call, BackwardParams& p, const BackwardWork
   run(image.prepare, work.query_tiles());
   if (image.find.name != nullptr) run(image.find, work.find_blocks());
   run(image.kernel, work.key_tiles(), 1 + map_count);
+  if (image.mend.name != nullptr) run(image.mend, work.key_tiles());
   if (image.finish.name != nullptr) run(image.finish, work.query_tiles());
   if (p.d_sink != nullptr) run(image.sink, static_cast<uint32_t>(p.shape.heads));
   if (work.elements() > 0) {
