@@ -55,9 +55,10 @@ class Image:
 @dataclass(frozen=True)
 class BackwardImage:
     """What the backward kernels of a variant are launched with: ``kernels`` are threads and bytes of shared memory of a
-    block, by what they are for (the fields of BackwardImage in host/driver.h); ``tile_q`` query rows and ``tile_kv`` keys
-    a tile, ``note_bytes`` and ``sum_bytes`` of a query row's notes and sums of dQ, ``turns`` whether blocks take turns in
-    adding to these; ``box_q`` and ``box_kv``, ``word_bytes`` and ``by_head`` as in Image. ``symbol`` is the start of its fatbin in the library."""
+    block, by what they are for (the fields of BackwardImage in host/driver.h); ``tile_q`` query rows and ``tile_kv``
+    keys a tile, ``note_bytes`` and ``sum_bytes`` of a query row's notes and sums of dQ, ``turns`` whether there are
+    counters of tiles; ``box_q`` and ``box_kv``, ``word_bytes`` and ``by_head`` as in Image. ``symbol`` is the start of
+    its fatbin in the library."""
 
     symbol: str
     kernels: Mapping[str, tuple[int, int]]
@@ -175,7 +176,8 @@ def render_module(
     only ``name.cpp``, which is compiled in no time, holds it;
     ``features`` are the CPU features that any of the kernels needs, as ``__builtin_cpu_supports`` calls them;
     ``spec_file`` is the spec's file name, for comments; ``images`` are those of all variants, by name, if they are for
-    a CUDA target, ``backward_images`` those of its variants with backward. The Python files expect fagen/runtime/ beside them as runtime/.
+    a CUDA target, ``backward_images`` those of its variants with backward. The Python files expect fagen/runtime/
+    beside them as runtime/.
     """
     device = "cuda" if images else "cpu"
     context = {

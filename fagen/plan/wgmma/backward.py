@@ -24,14 +24,14 @@ class Backward:
 
     A block of ``threads`` has ``tile_kv`` keys of a key head, 64 for each of two warpgroups or (``wide``) for both, and
     all queries that see them, ``tile_q`` at a time; ``query_stages`` tiles of Q and ``gradient_stages`` of dO are in
-    shared memory, ``planned`` are known to be needed, ``shared_bytes`` are taken in all. A warpgroup has ``dq_rows`` queries of dQ of a tile. dK and dV leave by way of
-    shared memory, ``staged_slabs`` of 64 columns of a warp's rows at a time. A thread that multiplies has
-    ``registers``, one that feeds ``feeder_registers``. For each query row of whole tiles there are ``note_bytes``, and
-    ``sum_bytes`` of its dQ. Where rows of NaN must not reach what the mask keeps from them, counters (``turns``) say which
-    blocks are to be computed again, by another kernel; another one yet is for the gradient of the ``sink``. A kernel
-    that runs before stores
-    ``word_bytes`` for 32 tiles of queries of a block of keys, of each head or (not ``by_head``) once for all; 0 without
-    a mask.
+    shared memory, ``planned`` are known to be needed, ``shared_bytes`` are taken in all. A warpgroup has ``dq_rows``
+    queries of dQ of a tile. dK and dV leave by way of shared memory, ``staged_slabs`` of 64 columns of a warp's rows at
+    a time. A thread that multiplies has ``registers``, one that feeds ``feeder_registers``.
+
+    For each query row of whole tiles there are ``note_bytes``, and ``sum_bytes`` of its dQ. Where rows of NaN must not
+    reach what the mask keeps from them, counters (``turns``) say which blocks are to be computed again, by another
+    kernel; another one yet is for the gradient of the ``sink``. A kernel that runs before stores ``word_bytes`` for 32
+    tiles of queries of a block of keys, of each head or (not ``by_head``) once for all; 0 without a mask.
     """
 
     tile_q: int
@@ -59,7 +59,7 @@ class Backward:
         """Threads of a block of each kernel, and its shared memory."""
         others = ("prepare", "finish", *("sink",) * self.sink, *("mend",) * self.turns)
         found = {"find": (128, 0)} if self.word_bytes else {}
-        return {"kernel": (self.threads, self.shared_bytes), **{kernel: (256, 0) for kernel in others}, **found}
+        return {"kernel": (self.threads, self.shared_bytes), **dict.fromkeys(others, (256, 0)), **found}
 
     @property
     def boxes(self) -> tuple[int, int]:
@@ -176,15 +176,14 @@ def slopes(code: KernelCode, variant: Variant, snippet: Snippet, *, mixed: bool)
     )
 
 
-def backward_names(
-    variant: Variant, code: KernelCode, backward: Backward, *, short: bool
-) -> Mapping[str, object]:
+def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, short: bool) -> Mapping[str, object]:
     """What the templates of the backward kernels print besides the names that both directions share. ``short`` says
     that the mask is a few instructions a pair."""
     masked, by_head = variant.mask is not None, backward.by_head
     scored = variant.score is not None
     slabs, wide = backward.dq_rows == backward.tile_q, backward.wide
     head_slabs = -(-variant.head_dim // _SLAB)
+    start = "(lse == -kInfinity ? -kInfinity : -lse) * (starts_late(p) ? kLog2e : 1.0f"
     admitted = scores(code, variant, code.mask, tail=True)
     headers = ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",)
     exclude = () if scored else ("cuda/exclude_unrolled.h" if short else "cuda/exclude.h",)
@@ -214,11 +213,7 @@ def backward_names(
         "scored": scored,
         "halves": not wide,
         "start_note": "lse" if scored else "-lse / scale, where scores start",
-        "start": (
-            "lse == -kInfinity ? kInfinity : lse"
-            if scored
-            else "(lse == -kInfinity ? -kInfinity : -lse) / p.scale"
-        ),
+        "start": "lse == -kInfinity ? kInfinity : lse" if scored else f"{start} / p.scale)",
         "full_slopes": slopes(code, variant, code.score_grad, mixed=False),
         "partial_slopes": slopes(code, variant, code.score_grad_mask or code.score_grad, mixed=True),
         "admitted": f"({admitted.x}) && " if masked else "",

@@ -17,7 +17,9 @@ def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
     if variant.deterministic:
         yield Problem(f"{variant.name}: deterministic is not built for {target.name} yet", hint="leave it out")
     if any(param.grad for param in variant.params):
-        yield Problem(f"{variant.name}: gradients of params are not built for {target.name} yet", hint="write `grad: false`")
+        yield Problem(
+            f"{variant.name}: gradients of params are not built for {target.name} yet", hint="write `grad: false`"
+        )
     if variant.head_dim <= 64 and variant.value_dim > 128:
         yield Problem(
             f"{variant.name}: backward of head_dim {variant.head_dim} and value_dim {variant.value_dim} is not built",
