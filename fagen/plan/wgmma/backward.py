@@ -211,7 +211,8 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         "shared_bytes": backward.shared_bytes,
         "product": variant.dtype,  # as the instruction calls the type of its operands
         "scored": scored,
-        "halves": not wide,
+        # As was seen to be best on an H200, by hand-written kernels.
+        "halves": not wide and (masked or backward.tile_q > _KEYS),
         "start_note": "lse" if scored else "-lse / scale, where scores start",
         "start": "lse == -kInfinity ? kInfinity : lse" if scored else f"{start} / p.scale)",
         "full_slopes": slopes(code, variant, code.score_grad, mixed=False),
