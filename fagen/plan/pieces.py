@@ -6,7 +6,7 @@ A rendered kernel declares a name only where something uses it, as a person woul
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..expr import ArrayDeclaration, KernelCode, Snippet
@@ -67,6 +67,25 @@ def identifiers(lines: Iterable[str]) -> set[str]:
 def used_declarations(declarations: Iterable[ArrayDeclaration], names: set[str]) -> tuple[str, ...]:
     """The statements that make those arrays whose name is among ``names``."""
     return tuple(each.text for each in declarations if each.name in names)
+
+
+def used_statements(lines: Sequence[str], names: set[str]) -> tuple[str, ...]:
+    """The statements that declare something among ``names``, to which what they need is added."""
+    kept: list[str] = []
+    for line in reversed(lines):
+        if line.partition(" = ")[0].split()[-1] in names:
+            kept.insert(0, line)
+            names |= identifiers((line,))
+    return tuple(kept)
+
+
+def times(factor: str) -> str:
+    """dx · factor."""
+    if factor == "1.0f":
+        return "dx"
+    if factor == "-1.0f":
+        return "-dx"
+    return f"dx * {factor}" if re.fullmatch(r"\w+", factor) else f"dx * ({factor})"
 
 
 def needs(names: set[str], variant: Variant) -> tuple[str, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from ...expr import KernelCode, ParamGrad, Snippet
 from ...runtime.variant import Variant
-from ..pieces import Piece, Scores, identifiers, needs, used_declarations
+from ..pieces import Piece, Scores, identifiers, needs, times, used_declarations, used_statements
 from .param_sums import Sums
 
 
@@ -47,7 +46,7 @@ def slopes(code: KernelCode, variant: Variant, sums: Sums, snippet: Snippet, *, 
     """``tail`` says that keys may lie past the end, so that their index is compared with the length."""
     x, dx_ds, *rest = snippet.results
     grads = tuple(
-        GradOfRead(_times(rest[number]), f"total{number + 1}" if grad.kind == "row" else "", grad.row, grad.scatter)
+        GradOfRead(times(rest[number]), f"total{number + 1}" if grad.kind == "row" else "", grad.row, grad.scatter)
         for number, grad in enumerate(code.param_grads)
     )
     statements = [line for grad in code.param_grads for line in (*grad.row, *grad.scatter)]
@@ -60,7 +59,7 @@ def slopes(code: KernelCode, variant: Variant, sums: Sums, snippet: Snippet, *, 
         row=snippet.row,
         pair=snippet.pair,
         x=_rounded(x),
-        slope=_times(dx_ds),
+        slope=times(dx_ds),
         allowed=rest[len(code.param_grads)] if len(rest) > len(code.param_grads) else "",
         grad_declarations=tuple(_grad_declaration(grad, code, sums) for grad in _first_reads(code)),
         grads=grads,
@@ -73,8 +72,8 @@ def weights(code: KernelCode, variant: Variant) -> Scores:
     x = snippet.results[0]
     allowed = snippet.results[-1] if code.score_grad_mask else ""
     used = identifiers((x, allowed))
-    pair = _used(snippet.pair, used)
-    row = _used(snippet.row, used)
+    pair = used_statements(snippet.pair, used)
+    row = used_statements(snippet.row, used)
     used |= {"j", "kv_len"}
     return Scores(
         declarations=used_declarations(code.declarations, used),
@@ -86,27 +85,8 @@ def weights(code: KernelCode, variant: Variant) -> Scores:
     )
 
 
-def _used(lines: tuple[str, ...], names: set[str]) -> tuple[str, ...]:
-    """The statements that declare something among ``names``, to which what they need is added."""
-    kept: list[str] = []
-    for line in reversed(lines):
-        if line.partition(" = ")[0].split()[-1] in names:
-            kept.insert(0, line)
-            names |= identifiers((line,))
-    return tuple(kept)
-
-
 def _rounded(x: str) -> str:
     return x if x == "s" else f"rounded({x})"
-
-
-def _times(factor: str) -> str:
-    """dx · factor."""
-    if factor == "1.0f":
-        return "dx"
-    if factor == "-1.0f":
-        return "-dx"
-    return f"dx * {factor}" if re.fullmatch(r"\w+", factor) else f"dx * ({factor})"
 
 
 def _first_reads(code: KernelCode) -> list[ParamGrad]:

@@ -8,6 +8,7 @@ from typing import Any
 from ..comments import comment, text_of
 from ..model import Plan
 from ..pieces import body, scores
+from .backward import backward_names
 from .forward import Forward
 
 _ELEMENTS = {"bf16": "Bf16", "f16": "F16"}
@@ -69,8 +70,10 @@ def expression_names(plan: Plan, room: str, unit: str) -> Mapping[str, Any]:
 
 
 def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
-    """What the templates of the forward kernel print besides."""
-    assert direction == "forward" and isinstance(plan.forward, Forward)
+    """What the templates of one direction print besides."""
+    if direction == "backward":
+        return backward_names(plan)
+    assert isinstance(plan.forward, Forward)
     forward, masked = plan.forward, plan.variant.mask is not None
     # The unit is computed at each use: kept from the host, it takes a register of the loop from full_d128 for sm_80.
     names = expression_names(plan, "kSlack", "fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e")

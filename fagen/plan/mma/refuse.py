@@ -10,7 +10,7 @@ from ...target import Target
 
 
 def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
-    """What asks for gradients, which no kernels for cards compute yet."""
+    """What asks for gradients, of schedules whose kernels compute none yet."""
     if variant.backward:
         yield Problem(f"{variant.name}: backward is not built for {target.name} yet", hint="write `backward: false`")
     if variant.deterministic:
@@ -19,7 +19,6 @@ def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
 
 def problems(variant: Variant, target: Target) -> Iterator[Problem]:
     """Said before anything is chosen."""
-    yield from backward_problems(variant, target)
     tiles = variant.tiles
     if tiles.q is not None and (tiles.q % 64 or not 64 <= tiles.q <= 256):
         yield Problem(

@@ -10,6 +10,7 @@ from ...runtime.variant import Variant
 from ...target import Target
 from ..model import Plan
 from ..schedule import Schedule
+from .backward import Backward, choose_backward
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
 from .refuse import problems, too_large
@@ -25,11 +26,16 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     found = list(problems(variant, target))
     if found:
         raise PlanError(found)
+    code = emit(variant, CUDA_SCALAR)
     forward, why = choose_forward(variant, target)
     if found := list(too_large(variant, target, forward.shared_bytes)):
         raise PlanError(found)
+    backward = None
+    if variant.backward:
+        backward, reasons = choose_backward(variant, target, code)
+        why |= {f"backward.{name}": reason for name, reason in reasons.items()}
     why["schedule"] = f"{target.instruction}, which {target.title} has"
-    why["backward"] = "the spec leaves it out"
+    why["backward"] = "the spec's" if variant.backward else "the spec leaves it out"
     return Plan(
         variant=variant,
         spec=spec,
@@ -37,9 +43,9 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
         schedule=target.schedule,
         isa=None,
         flags=KERNEL_FLAGS,
-        code=emit(variant, CUDA_SCALAR),
+        code=code,
         forward=forward,
-        backward=None,
+        backward=backward,
         why=MappingProxyType(dict(sorted(why.items()))),
     )
 
@@ -50,14 +56,20 @@ def no_bytes(plan: Plan) -> int:
     return 0
 
 
+def row_bytes(plan: Plan) -> int:
+    """What backward holds for a query row: its notes and sums of dQ."""
+    assert isinstance(plan.backward, Backward)
+    return plan.backward.note_bytes + plan.backward.sum_bytes
+
+
 MMA = Schedule(
     make=make,
     forward=Forward,
-    backward=Forward,
+    backward=Backward,
     shared_names=shared_names,
     direction_names=direction_names,
     key_bytes=no_bytes,
-    row_bytes=no_bytes,
+    row_bytes=row_bytes,
     suffix=".cu",
     search=SEARCH,
 )

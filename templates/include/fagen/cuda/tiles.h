@@ -53,6 +53,25 @@ __device__ __forceinline__ KeyRange intersect(KeyRange a, KeyRange b) {
   return first < last ? KeyRange{first, last} : KeyRange::nothing();
 }
 
+// Positions first to last - 1, of any sign: of several ranges, what holds them all.
+struct PositionRange {
+  int64_t first, last;
+
+  static __device__ __forceinline__ PositionRange between(int64_t first, int64_t last) {
+    return first < last ? PositionRange{first, last} : PositionRange{INT64_MAX, INT64_MIN};
+  }
+  __device__ __forceinline__ KeyRange below(int limit) const { return KeyRange::between(first, last, limit); }
+};
+__device__ __forceinline__ PositionRange unite(PositionRange a, PositionRange b) {
+  return {least(a.first, b.first), greatest(a.last, b.last)};
+}
+__device__ __forceinline__ PositionRange intersect(PositionRange a, PositionRange b) {
+  return PositionRange::between(greatest(a.first, b.first), least(a.last, b.last));
+}
+__device__ __forceinline__ PositionRange shifted(PositionRange a, int64_t by) {
+  return a.first < a.last ? PositionRange{a.first + by, a.last + by} : a;
+}
+
 // Those that a mask does not rule out. It is asked of 32 tiles at once, a lane each, by every warp for its own rows; what
 // the warps find is put together in shared memory, where it stays: registers are for sums.
 template <int kWarps>

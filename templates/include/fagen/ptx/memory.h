@@ -37,6 +37,39 @@ __device__ __forceinline__ void st_global_16(void* global, uint4 x) {
                : "memory");
 }
 
+__device__ __forceinline__ void st_global_4(void* global, uint32_t x) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(global), "r"(x) : "memory");
+}
+
+// Added to what is there, in whatever order threads come.
+__device__ __forceinline__ void add_global(float* global, float x) {
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(global), "f"(x) : "memory");
+}
+__device__ __forceinline__ void or_global(uint64_t* global, uint64_t bits) {
+  asm volatile("red.relaxed.gpu.global.or.b64 [%0], %1;" ::"l"(global), "l"(bits) : "memory");
+}
+// The same, and what was there before.
+__device__ __forceinline__ uint64_t fetch_add_global(uint64_t* global, uint64_t x) {
+  uint64_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(global), "l"(x) : "memory");
+  return before;
+}
+__device__ __forceinline__ uint32_t fetch_add_global(uint32_t* global, uint32_t x) {
+  uint32_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(global), "r"(x) : "memory");
+  return before;
+}
+
+// What other blocks of threads wait for: who sees x stored sees all that came before it.
+__device__ __forceinline__ void st_release(uint32_t* global, uint32_t x) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(global), "r"(x) : "memory");
+}
+__device__ __forceinline__ uint32_t ld_acquire(const uint32_t* global) {
+  uint32_t x;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(global) : "memory");
+  return x;
+}
+
 __device__ __forceinline__ void st_shared_2x8(uint32_t shared, uint64_t x, uint64_t y) {
   asm volatile("st.shared.v2.b64 [%0], {%1, %2};" ::"r"(shared), "l"(x), "l"(y) : "memory");
 }
@@ -60,6 +93,15 @@ __device__ __forceinline__ uint64_t ld_shared_8_if(bool reads, uint32_t shared) 
 __device__ __forceinline__ uint32_t ld_shared_4(uint32_t shared) {
   uint32_t x;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(shared) : "memory");
+  return x;
+}
+
+__device__ __forceinline__ float4 ld_shared_4x4(uint32_t shared) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(shared)
+               : "memory");
   return x;
 }
 
