@@ -65,20 +65,20 @@ class Call:
         self.d_o, self.d_lse = drawn(q_len, heads, variant.value_dim), torch.randn(batch, heads, q_len)
         self.sink = {"sink": torch.randn(heads)} if variant.sink else {}
         self.params = {param.name: torch.rand(heads) for param in variant.params}
+        self.scale = variant.head_dim**-0.5
 
     def want(self) -> dict[str, Tensor]:
         exact = {name: x.double().requires_grad_() for name, x in (self.inputs | self.sink).items()}
-        o, lse = self.kernel.reference(**exact, **self.params, return_lse=True)
+        o, lse = self.kernel.reference(**exact, **self.params, return_lse=True, scale=self.scale)
         self.o, self.lse = o.detach().to(self.d_o.dtype), lse.detach().float()
         loss = (o * self.d_o.double()).sum() + torch.where(lse.isfinite(), lse * self.d_lse, 0.0).sum()
         return dict(zip(exact, torch.autograd.grad(loss, list(exact.values())), strict=True))
 
     def got(self, completions: str = "random", seed: int = 0) -> dict[str, Tensor]:
-        scale = self.variant.head_dim**-0.5
         extra = (*self.sink.values(), *self.params.values())
         with driver.use(self.module, completions=completions, seed=seed):
             found = self.kernel.ops.backward(
-                self.d_o, self.d_lse, *self.inputs.values(), self.o, self.lse, *extra, scale, 1
+                self.d_o, self.d_lse, *self.inputs.values(), self.o, self.lse, *extra, self.scale, 1
             )
         return dict(zip(self.inputs | self.sink, found, strict=False))
 
@@ -87,7 +87,8 @@ def close(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
     for name, exact in want.items():
         row = exact.pow(2).mean().sqrt()
         assert (got[name].double() - exact).abs().max() <= 0.06 * row, name
-        assert (got[name].double() - exact).pow(2).mean().sqrt() <= 5e-3 * row, name
+        rounding = 2e-2 if name == "sink" else 5e-3  # o's is in each term of a sum that may cancel
+        assert (got[name].double() - exact).pow(2).mean().sqrt() <= rounding * row, name
 
 
 @pytest.mark.parametrize("completions", ["earliest", "latest", "random"])
@@ -104,6 +105,28 @@ def test_no_keys_and_fewer_queries_than_a_tile(hopper: ModuleType) -> None:
     call = Call(hopper, "plain", 5, 1)
     want = call.want()
     close({"v": call.got()["v"]}, {"v": want["v"]})
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.1, 1e-30])
+def test_scales_of_nothing_and_less(scale: float, hopper: ModuleType) -> None:
+    call = Call(hopper, "narrow", 40, 70)
+    call.scale = scale
+    want = call.want()
+    got = call.got()
+    close({"v": got["v"]}, {"v": want["v"]})
+    if abs(scale) != 1e-30:  # whose dq and dk are below what the dtype holds
+        close(got, {name: x for name, x in want.items() if scale != 0.0 or name in ("v", "sink")})
+
+
+def test_what_rounding_lse_leaves_out_is_made_up_for(hopper: ModuleType) -> None:
+    """Scores around 2^20 of some rows, exact in float32, whose lse is one to a sixteenth: weights would be wrong by a few
+    percent."""
+    call = Call(hopper, "narrow", 130, 130)
+    for name in ("q", "k"):
+        call.inputs[name] = call.inputs[name].round()
+    call.inputs["q"][:, ::3, :, 0] = 4096.0
+    call.inputs["k"][..., 0] = 2048.0
+    close({"v": call.got()["v"]} if call.want() else {}, {"v": call.want()["v"]})
 
 
 @pytest.mark.parametrize("completions", ["earliest", "latest"])

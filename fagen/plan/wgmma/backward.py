@@ -114,7 +114,7 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
         f"{'weights, ' if wide else ''}dQ, barriers and notes"
     )
     why["threads"] = "two of the warpgroups multiply, one feeds them"
-    why["note_bytes"] = "where a row's scores start, and its dO · v"
+    why["note_bytes"] = "where a row's scores start, its dO · v, and what is added where rounding lse counts"
     why["sum_bytes"] = "dQ in float32, in slabs of 64 columns"
     contains = variant.mask is not None and variant.nonfinite == "contain"
     why["turns"] = "the mask keeps rows of NaN from others" if contains else "no row is kept from another"
@@ -135,7 +135,7 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
         registers=registers,
         feeder_registers=feeder,
         shared_bytes=taken(query_stages, gradient_stages),
-        note_bytes=2 * 4,
+        note_bytes=(4 if variant.score is None else 2) * 4,
         sum_bytes=head * _SLAB * 4,
         turns=contains,
         sink=variant.sink,
@@ -183,7 +183,6 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
     scored = variant.score is not None
     slabs, wide = backward.dq_rows == backward.tile_q, backward.wide
     head_slabs = -(-variant.head_dim // _SLAB)
-    start = "(lse == -kInfinity ? -kInfinity : -lse) * (starts_late(p) ? kLog2e : 1.0f"
     admitted = scores(code, variant, code.mask, tail=True)
     headers = ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",)
     exclude = () if scored else ("cuda/exclude_unrolled.h" if short else "cuda/exclude.h",)
@@ -214,7 +213,6 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         # As was seen to be best on an H200, by hand-written kernels.
         "halves": not wide and (masked or backward.tile_q > _KEYS),
         "start_note": "lse" if scored else "-lse / scale, where scores start",
-        "start": "lse == -kInfinity ? kInfinity : lse" if scored else f"{start} / p.scale)",
         "full_slopes": slopes(code, variant, code.score_grad, mixed=False),
         "partial_slopes": slopes(code, variant, code.score_grad_mask or code.score_grad, mixed=True),
         "admitted": f"({admitted.x}) && " if masked else "",

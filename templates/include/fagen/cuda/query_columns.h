@@ -31,19 +31,6 @@ __device__ __forceinline__ void start_columns(float (&x)[kQueryTiles][4], uint32
     }
   ptx::settle(x);
 }
-// The same, behind what they are so far, times `factor`.
-template <int kQueryTiles>
-__device__ __forceinline__ void add_columns(float (&x)[kQueryTiles][4], float factor, uint32_t numbers) {
-#pragma unroll
-  for (int n = 0; n < kQueryTiles; n += 2) {
-    const float4 of = numbers_of_columns(numbers, n / 2);
-#pragma unroll
-    for (int e = 0; e < 4; e += 2) {
-      x[n][e] = fmaf(x[n][e], factor, of.x), x[n][e + 1] = fmaf(x[n][e + 1], factor, of.y);
-      x[n + 1][e] = fmaf(x[n + 1][e], factor, of.z), x[n + 1][e + 1] = fmaf(x[n + 1][e + 1], factor, of.w);
-    }
-  }
-}
 template <int kTiles>
 __device__ __forceinline__ void start_at_nothing(float (&x)[kTiles][4]) {
 #pragma unroll
