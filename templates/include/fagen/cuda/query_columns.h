@@ -35,7 +35,6 @@ template <int kTiles>
 __device__ __forceinline__ void start_at_nothing(float (&x)[kTiles][4]) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) x[n][0] = x[n][1] = x[n][2] = x[n][3] = 0.0f;
-  ptx::settle(x);
 }
 template <int kTiles>
 __device__ __forceinline__ void multiply_all(float (&x)[kTiles][4], float factor) {
