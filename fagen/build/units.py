@@ -93,23 +93,24 @@ def images_of(plans: Iterable[Plan]) -> dict[str, Image]:
 
 def backward_images_of(plans: Iterable[Plan]) -> dict[str, BackwardImage]:
     """The same of backward kernels, where there are some."""
-    return {
-        plan.variant.name: BackwardImage(
-            symbol=image_symbol(plan.variant.name, "backward"),
-            kernels=plan.backward.kernels,
-            tile_q=plan.backward.tile_q,
-            tile_kv=plan.backward.tile_kv,
-            note_bytes=plan.backward.note_bytes,
-            sum_bytes=plan.backward.sum_bytes,
-            turns=plan.backward.turns,
-            box_q=plan.backward.boxes[0],
-            box_kv=plan.backward.boxes[1],
-            word_bytes=plan.backward.word_bytes,
-            by_head=plan.backward.by_head,
-        )
-        for plan in plans
-        if isinstance(plan.backward, BackwardOnDevice)
-    }
+    found: dict[str, BackwardImage] = {}
+    for plan in plans:
+        backward: object = plan.backward
+        if isinstance(backward, BackwardOnDevice):
+            found[plan.variant.name] = BackwardImage(
+                symbol=image_symbol(plan.variant.name, "backward"),
+                kernels=backward.kernels,
+                tile_q=backward.tile_q,
+                tile_kv=backward.tile_kv,
+                note_bytes=backward.note_bytes,
+                sum_bytes=backward.sum_bytes,
+                turns=backward.turns,
+                box_q=backward.boxes[0],
+                box_kv=backward.boxes[1],
+                word_bytes=backward.word_bytes,
+                by_head=backward.by_head,
+            )
+    return found
 
 
 def host_unit(text: str, headers: Headers, compiler: Compiler, torch: Torch) -> Unit:

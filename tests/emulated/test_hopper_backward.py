@@ -119,8 +119,8 @@ def test_scales_of_nothing_and_less(scale: float, hopper: ModuleType) -> None:
 
 
 def test_what_rounding_lse_leaves_out_is_made_up_for(hopper: ModuleType) -> None:
-    """Scores around 2^20 of some rows, exact in float32, whose lse is one to a sixteenth: weights would be wrong by a few
-    percent."""
+    """Scores around 2^20 of some rows, exact in float32, whose lse is one to a sixteenth: weights would be wrong by a
+    few percent."""
     call = Call(hopper, "narrow", 130, 130)
     for name in ("q", "k"):
         call.inputs[name] = call.inputs[name].round()
