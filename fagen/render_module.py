@@ -58,9 +58,9 @@ class Image:
 class BackwardImage:
     """What the backward kernels of a variant are launched with: ``kernels`` are threads and bytes of shared memory of a
     block, by what they are for (the fields of BackwardImage in host/driver.h); ``tile_q`` query rows and ``tile_kv``
-    keys a tile, ``note_bytes`` and ``sum_bytes`` of a query row's notes and sums of dQ, ``turns`` whether blocks take
-    turns in adding to these; ``box_q`` and ``box_kv`` as in Image. ``symbol`` is the start of its fatbin in the
-    library."""
+    keys a tile, ``note_bytes`` and ``sum_bytes`` of a query row's notes and sums of dQ, ``turns`` whether there are
+    counters of tiles; ``box_q`` and ``box_kv``, ``word_bytes`` and ``by_head`` as in Image. ``symbol`` is the start of
+    its fatbin in the library."""
 
     symbol: str
     kernels: Mapping[str, tuple[int, int]]
@@ -71,9 +71,11 @@ class BackwardImage:
     turns: bool
     box_q: int = 0
     box_kv: int = 0
+    word_bytes: int = 0
+    by_head: bool = False
 
 
-_KERNELS = ("prepare", "kernel", "finish", "sink", "round")  # in BackwardImage's order
+_KERNELS = ("prepare", "kernel", "finish", "sink", "round", "find", "mend")  # in BackwardImage's order
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class _BackwardImageText:
     turns: str
     box_q: int
     box_kv: int
+    word_bytes: int
+    by_head: str
 
 
 @dataclass(frozen=True)
@@ -262,6 +266,8 @@ def _backward_image_text(name: str, image: BackwardImage) -> _BackwardImageText:
         turns=_truth(image.turns),
         box_q=image.box_q,
         box_kv=image.box_kv,
+        word_bytes=image.word_bytes,
+        by_head=_truth(image.by_head),
     )
 
 

@@ -55,6 +55,10 @@ class BackwardOnDevice(Protocol):
     def turns(self) -> bool: ...
     @property
     def boxes(self) -> tuple[int, int]: ...
+    @property
+    def word_bytes(self) -> int: ...
+    @property
+    def by_head(self) -> bool: ...
 
 
 def nvcc_for(plans: Iterable[Plan]) -> Nvcc | None:
@@ -109,6 +113,8 @@ def _backward_image(plan: Plan) -> BackwardImage | None:
         turns=chosen.turns,
         box_q=chosen.boxes[0],
         box_kv=chosen.boxes[1],
+        word_bytes=chosen.word_bytes,
+        by_head=chosen.by_head,
     )
 
 

@@ -76,6 +76,16 @@ class Backward:
         """Of rows of Q and of keys: it takes no tensor maps."""
         return 0, 0
 
+    @property
+    def word_bytes(self) -> int:
+        """Of tiles that a kernel before it would find: there is none."""
+        return 0
+
+    @property
+    def by_head(self) -> bool:
+        """Whether those would be each head's own."""
+        return False
+
 
 @dataclass(frozen=True)
 class _Tiles:

@@ -12,14 +12,18 @@ from ...runtime.language import Binary, Call, Read, parse, walk
 from ..mma.names import expression_names, shared_names
 from ..model import Plan
 from ..pieces import Scores, body, scores
+from .backward import Backward, backward_names
 from .forward import Forward, band_places, planned
 
 __all__ = ["direction_names", "shared_names"]
 
 
 def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
-    """What the templates of the forward kernel print besides."""
-    assert direction == "forward" and isinstance(plan.forward, Forward)
+    """What the templates of one direction print besides."""
+    if direction == "backward":
+        assert isinstance(plan.backward, Backward)
+        return backward_names(plan.variant, plan.code, plan.backward, short=_is_short(plan))
+    assert isinstance(plan.forward, Forward)
     forward = plan.forward
     by_head = forward.by_head
     short = _is_short(plan)

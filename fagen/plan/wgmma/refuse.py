@@ -7,8 +7,24 @@ from collections.abc import Iterator
 from ...errors import Problem
 from ...runtime.variant import Variant
 from ...target import Target
-from ..mma.refuse import backward_problems
 from .forward import Forward, registers_at_entry
+
+
+def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
+    """What backward cannot do."""
+    if not variant.backward:
+        return
+    if variant.deterministic:
+        yield Problem(f"{variant.name}: deterministic is not built for {target.name} yet", hint="leave it out")
+    if any(param.grad for param in variant.params):
+        yield Problem(
+            f"{variant.name}: gradients of params are not built for {target.name} yet", hint="write `grad: false`"
+        )
+    if variant.head_dim <= 64 and variant.value_dim > 128:
+        yield Problem(
+            f"{variant.name}: backward of head_dim {variant.head_dim} and value_dim {variant.value_dim} is not built",
+            hint="write `backward: false`",
+        )
 
 
 def problems(variant: Variant, target: Target) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from ..mma.schedule import KERNEL_FLAGS, no_bytes
 from ..model import Plan
 from ..pieces import body
 from ..schedule import Schedule, StoredTiles
+from .backward import Backward, choose_backward
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
 from .refuse import problems, too_wide
@@ -31,7 +32,13 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     if found := [*too_large(variant, target, forward.shared_bytes), *too_wide(variant, target, forward)]:
         raise PlanError(found)
     why["schedule"] = f"{target.instruction}, which {target.title} has"
-    why["backward"] = "the spec leaves it out"
+    backward = None
+    if variant.backward:
+        backward, reasons = choose_backward(variant, target, by_head)
+        why |= {f"backward.{key}": reason for key, reason in reasons.items()}
+        why["backward"] = "the spec asks for it"
+    else:
+        why["backward"] = "the spec leaves it out"
     return Plan(
         variant=variant,
         spec=spec,
@@ -41,7 +48,7 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
         flags=KERNEL_FLAGS,
         code=code,
         forward=forward,
-        backward=None,
+        backward=backward,
         why=MappingProxyType(dict(sorted(why.items()))),
     )
 
@@ -58,7 +65,7 @@ def stored_tiles(plan: Plan) -> StoredTiles | None:
 WGMMA = Schedule(
     make=make,
     forward=Forward,
-    backward=Forward,
+    backward=Backward,
     shared_names=shared_names,
     direction_names=direction_names,
     key_bytes=no_bytes,

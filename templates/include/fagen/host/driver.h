@@ -38,11 +38,15 @@ struct BackwardImage : Unit {
   Kernel finish;    // from sums of dQ to dq, a block for a tile of query rows
   Kernel sink;      // the gradient of the sink, a block for a head
   Kernel round;     // from exact sums to gradients of params
+  Kernel find;      // the tiles of a mask, a warp for 32 tiles of query rows of a tile of keys
+  Kernel mend;      // gradients of keys again, where some are no finite numbers: a block for a tile of keys
   int32_t tile_q, tile_kv;  // query rows that notes and sums are padded to, and keys of a block
   int32_t note_bytes;  // of a query row's notes
   int32_t sum_bytes;   // of a query row's sums of dQ
-  bool turns;          // blocks take turns in adding to dQ: there are counters of them
+  bool turns;          // there are counters of tiles: blocks take turns in adding to dQ, or say what is to be computed again
   uint32_t box_q = 0, box_kv = 0;  // rows of the boxes that queries and keys are copied by; 0: the kernels see to copies
+  int32_t word_bytes = 0;          // what `find` stores of 32 tiles,
+  bool by_head = false;            // for each head, or once for all
 };
 
 // Memory that a kernel may touch.

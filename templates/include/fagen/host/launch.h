@@ -208,6 +208,14 @@ class BackwardWork {
     p.dq_sums = static_cast<float*>(take(sums_, call, rows * image.sum_bytes / 4, Dtype::f32, "sums of dq", true));
     const int64_t turns = image.turns ? int64_t{query_tiles_} + key_tiles_ + 1 : 0;
     p.turns = static_cast<uint32_t*>(take(turns_, call, turns, Dtype::i32, "turns of key tiles", true));
+    if (image.find.name != nullptr) {
+      const int64_t tiles = (shape.q_len + image.tile_q - 1) / image.tile_q, blocks = (shape.kv_len + image.tile_kv - 1) / image.tile_kv;
+      words_ = shape.batch * (image.by_head ? shape.heads : 1) * blocks * ((tiles + 31) / 32);
+      if (words_ > INT32_MAX) {
+        throw std::invalid_argument(std::string(variant.name) + ": batch, heads and lengths make too many tiles");
+      }
+      p.workspace = take(found_, call, words_ * image.word_bytes / 4, Dtype::i32, "the tiles of a mask", false);
+    }
     if (image.round.name == nullptr) return;
     for (int32_t i = 0; i < variant.param_count; ++i) {
       const ArrayView& d = p.d_params[i];
@@ -221,12 +229,14 @@ class BackwardWork {
 
   uint32_t query_tiles() const { return query_tiles_; }
   uint32_t key_tiles() const { return key_tiles_; }
+  uint32_t find_blocks() const { return static_cast<uint32_t>((words_ + 3) / 4); }  // of four warps, each for a word
   int64_t elements() const { return elements_; }  // of the largest gradient that is summed exactly
 
   void add_to(Buffers& buffers) const {
     buffers.add("notes", notes_);
     buffers.add("sums of dq", sums_);
     buffers.add("turns", turns_);
+    buffers.add("tiles", found_);
     for (const Tensor& exact : exact_) buffers.add("exact sums", exact);
   }
 
@@ -238,8 +248,9 @@ class BackwardWork {
     return made.data();
   }
 
-  Tensor notes_, sums_, turns_, exact_[kMaxParams];
+  Tensor notes_, sums_, turns_, found_, exact_[kMaxParams];
   uint32_t query_tiles_, key_tiles_;
+  int64_t words_ = 0;  // of tiles that a mask admits
   int64_t elements_ = 0;
 };
 
@@ -272,25 +283,48 @@ inline Buffers buffers_of(const Call& call, const BackwardParams& p, const Backw
   return buffers;
 }
 
-// The launches of a variant's row whose backward kernels take pointers alone. There are queries; there may be no keys.
-inline void run_backward_on_device(const Call& call, BackwardParams& p) {
+// The launches of a variant's row. There are queries; there may be no keys. The kernel that multiplies takes the params, and
+// `maps` behind them.
+inline void run_backward(const Call& call, BackwardParams& p, const BackwardWork& work, const Buffers& buffers,
+                         TensorMap* maps, int32_t map_count) {
   constexpr int64_t kMostBlocks = 1 << 16;  // of a kernel whose threads go through as many elements as there are
   const BackwardImage& image = *call.variant.backward_image;
-  const BackwardWork work(call, p);
-  const Buffers buffers = buffers_of(call, p, work);
-  void* params[] = {&p};
-  const int64_t sizes[] = {sizeof(p)};
-  const auto run = [&](const Kernel& kernel, uint32_t blocks) {
-    launch(call, image, kernel, blocks, params, sizes, 1, buffers);
+  void* params[] = {&p, maps, maps + 1, maps + 2, maps + 3};
+  const int64_t map = sizeof(TensorMap), sizes[] = {sizeof(p), map, map, map, map};
+  const auto run = [&](const Kernel& kernel, uint32_t blocks, int32_t count = 1) {
+    launch(call, image, kernel, blocks, params, sizes, count, buffers);
   };
   run(image.prepare, work.query_tiles());
-  run(image.kernel, work.key_tiles());
+  if (image.find.name != nullptr) run(image.find, work.find_blocks());
+  run(image.kernel, work.key_tiles(), 1 + map_count);
+  if (image.mend.name != nullptr) run(image.mend, work.key_tiles());
   if (image.finish.name != nullptr) run(image.finish, work.query_tiles());
   if (p.d_sink != nullptr) run(image.sink, static_cast<uint32_t>(p.shape.heads));
   if (work.elements() > 0) {
     const int64_t blocks = (work.elements() + image.round.threads - 1) / image.round.threads;
     run(image.round, static_cast<uint32_t>(blocks < kMostBlocks ? blocks : kMostBlocks));
   }
+}
+
+// Of kernels that take pointers alone,
+inline void run_backward_on_device(const Call& call, BackwardParams& p) {
+  const BackwardWork work(call, p);
+  TensorMap none[4];
+  run_backward(call, p, work, buffers_of(call, p, work), none, 0);
+}
+
+// or maps of tensors too.
+inline void run_backward_with_maps(const Call& call, BackwardParams& p) {
+  const VariantRow& variant = call.variant;
+  const BackwardImage& image = *variant.backward_image;
+  const Shape& shape = p.shape;
+  const BackwardWork work(call, p);
+  TensorMap maps[4];
+  encode(call, maps[0], p.q, variant.head_dim, shape.q_len, shape.heads, shape.batch, image.box_q, nullptr);
+  encode(call, maps[1], p.k, variant.head_dim, shape.kv_len, shape.kv_heads, shape.batch, image.box_kv, p.q.data);
+  encode(call, maps[2], p.v, variant.value_dim, shape.kv_len, shape.kv_heads, shape.batch, image.box_kv, p.q.data);
+  encode(call, maps[3], p.d_o, variant.value_dim, shape.q_len, shape.heads, shape.batch, image.box_q, nullptr);
+  run_backward(call, p, work, buffers_of(call, p, work), maps, 4);
 }
 
 }  // namespace

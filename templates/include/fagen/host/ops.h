@@ -121,6 +121,13 @@ inline void backward(const Driver& driver, const VariantRow& variant, StableIVal
   p.v = arguments.read(v, "v", shape.kv_len, shape.kv_heads, variant.value_dim);
   p.o = arguments.read(o, "o", shape.q_len, shape.heads, variant.value_dim);
   p.d_o = arguments.read(d_o, "d_o", shape.q_len, shape.heads, variant.value_dim);
+  Tensor copies[4];
+  if (variant.backward_image != nullptr && variant.backward_image->box_q != 0) {
+    copies[0] = arguments.copy_for_boxes(q, "q", p.q);
+    copies[1] = arguments.copy_for_boxes(k, "k", p.k);
+    copies[2] = arguments.copy_for_boxes(v, "v", p.v);
+    copies[3] = arguments.copy_for_boxes(d_o, "d_o", p.d_o);
+  }
   arguments.check_rows(lse, "lse");
   lse = std::move(lse).packed("lse");
   p.lse = static_cast<const float*>(lse.data_to_read());

@@ -26,6 +26,11 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t row, const uint32_t (&d)[4]
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(row), "r"(d[0]), "r"(d[1]), "r"(d[2]), "r"(d[3]) : "memory");
 }
+// The same, each tile transposed: lane l gives the address of column l % 8 of tile l / 8.
+__device__ __forceinline__ void stmatrix_x4_trans(uint32_t column, const uint32_t* d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(column), "r"(d[0]), "r"(d[1]), "r"(d[2]), "r"(d[3]) : "memory");
+}
 
 // d += a * b, float32 sums. sm_80.
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

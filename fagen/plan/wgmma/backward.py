@@ -1,0 +1,229 @@
+"""What the wgmma schedule's backward kernels choose, and what their templates print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...expr import KernelCode, Snippet
+from ...runtime.variant import Variant
+from ...target import Target
+from ..pieces import Piece, body, identifiers, needs, scores, used_declarations
+from .forward import registers_of
+
+_SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, the widest swizzle
+_KEYS = 64  # of a warpgroup, by the instruction
+_GROUPS = 2
+_PLANNED = 8
+_FEEDER = 24  # registers of a thread that feeds: what two warpgroups have no use for
+
+
+@dataclass(frozen=True)
+class Backward:
+    """Sizes of the backward kernels; see the constants at the top of a rendered one.
+
+    A block of ``threads`` has ``tile_kv`` keys of a key head, 64 for each of two warpgroups or (``wide``) for both, and
+    all queries that see them, ``tile_q`` at a time; ``query_stages`` tiles of Q and ``gradient_stages`` of dO are in
+    shared memory, ``planned`` are known to be needed, ``shared_bytes`` are taken in all. A warpgroup has ``dq_rows``
+    queries of dQ of a tile. dK and dV leave by way of shared memory, ``staged_slabs`` of 64 columns of a warp's rows at
+    a time. A thread that multiplies has ``registers``, one that feeds ``feeder_registers``.
+
+    For each query row of whole tiles there are ``note_bytes``, and ``sum_bytes`` of its dQ. Where rows of NaN must not
+    reach what the mask keeps from them, counters (``turns``) say which blocks are to be computed again, by another
+    kernel; another one yet is for the gradient of the ``sink``. A kernel that runs before stores ``word_bytes`` for 32
+    tiles of queries of a block of keys, of each head or (not ``by_head``) once for all; 0 without a mask.
+    """
+
+    tile_q: int
+    tile_kv: int
+    wide: bool
+    query_stages: int
+    gradient_stages: int
+    planned: int
+    dq_rows: int
+    staged_slabs: int
+    threads: int
+    registers: int
+    feeder_registers: int
+    shared_bytes: int
+    note_bytes: int
+    sum_bytes: int
+    turns: bool
+    sink: bool
+    word_bytes: int
+    by_head: bool
+    optimize: str
+
+    @property
+    def kernels(self) -> Mapping[str, tuple[int, int]]:
+        """Threads of a block of each kernel, and its shared memory."""
+        others = ("prepare", "finish", *("sink",) * self.sink, *("mend",) * self.turns)
+        found = {"find": (128, 0)} if self.word_bytes else {}
+        return {"kernel": (self.threads, self.shared_bytes), **dict.fromkeys(others, (256, 0)), **found}
+
+    @property
+    def boxes(self) -> tuple[int, int]:
+        """Rows of the boxes that Q and dO are copied by, and keys of those of K and V."""
+        return self.tile_q, self.tile_kv
+
+
+def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Backward, dict[str, str]]:
+    """The sizes for a variant, and a reason for each."""
+    assert target.device is not None
+    why: dict[str, str] = {}
+    head, value = (-(-dim // _SLAB) for dim in (variant.head_dim, variant.value_dim))
+    wide = max(head, value) > 2
+    rows = 64 if max(head, value) > 1 else 112 if variant.score is None else 96
+    why["tile_q"] = f"{rows} rows are what registers hold beside sums of dK and dV"
+    key_groups = 1 if wide else _GROUPS
+    keys = key_groups * _KEYS
+    why["tile_kv"] = (
+        f"{_KEYS} keys, an instruction's rows: one warpgroup has sums of dV, the other those of dK"
+        if wide
+        else f"{_KEYS} keys, an instruction's rows, a warpgroup: {_GROUPS} of them"
+    )
+    why["wide"] = "registers of one warpgroup hold sums of dK or of dV" if wide else "registers hold sums of dK and dV"
+    dq_rows = rows if head > 1 else rows // _GROUPS
+    why["dq_rows"] = (
+        "a warpgroup has 64 columns of dQ" if head > 1 else "there are 64 columns: a warpgroup has half of the rows"
+    )
+    staged = max(slabs for slabs in (1, 2) if slabs * 16 * _SLAB * 2 <= dq_rows * 64)
+    why["staged_slabs"] = "as many as there is room for where dQ was"
+    registers, feeder = registers_of(target.device, _GROUPS, _FEEDER)
+    why["registers"] = f"what {_GROUPS} warpgroups can have each when the one that feeds them gives up its own"
+    why["feeder_registers"] = "for what schedules tiles, has them copied and dQ added"
+    planned = _PLANNED
+    why["planned"] = "some ahead of the copies"
+    pairs = 2 * rows * keys * 2 + (rows * keys * 4 if wide else 0)
+    sums = _GROUPS * dq_rows * 64 * 4
+
+    def taken(query_stages: int, gradient_stages: int) -> int:
+        tiles = (keys * (head + value) + rows * (query_stages * head + gradient_stages * value)) * _SLAB * 2
+        small = (query_stages + gradient_stages) * (rows * 4 + 16) + 16 + 2 * 16 * planned
+        return tiles + pairs + sums + small
+
+    room = target.device.shared_per_block
+    query_stages, gradient_stages = next(
+        (stages for stages in ((2, 2), (2, 1), (1, 1)) if taken(*stages) <= room), (1, 1)
+    )
+    two = "two: one is read while the other comes"
+    why["query_stages"] = two if query_stages > 1 else "there is no room for two"
+    why["gradient_stages"] = two if gradient_stages > 1 else "there is no room for two"
+    why["shared_bytes"] = (
+        f"{keys} rows of K and V, {query_stages} × {rows} of Q, {gradient_stages} × {rows} of dO, 2 × {rows} of dS, "
+        f"{'weights, ' if wide else ''}dQ, barriers and notes"
+    )
+    why["threads"] = "two of the warpgroups multiply, one feeds them"
+    why["note_bytes"] = "where a row's scores start, its dO · v, and what is added where rounding lse counts"
+    why["sum_bytes"] = "dQ in float32, in slabs of 64 columns"
+    contains = variant.mask is not None and variant.nonfinite == "contain"
+    why["turns"] = "the mask keeps rows of NaN from others" if contains else "no row is kept from another"
+    why["sink"] = "there is one" if variant.sink else "there is none"
+    why["word_bytes"] = "there is no mask" if variant.mask is None else "tiles are found before: 8 bytes for 64 keys"
+    why["by_head"] = "the mask tells heads apart" if by_head else "once for all heads"
+    why["optimize"] = "the compiler's usual level"
+    chosen = Backward(
+        tile_q=rows,
+        tile_kv=keys,
+        wide=wide,
+        query_stages=query_stages,
+        gradient_stages=gradient_stages,
+        planned=planned,
+        dq_rows=dq_rows,
+        staged_slabs=staged,
+        threads=128 * (_GROUPS + 1),
+        registers=registers,
+        feeder_registers=feeder,
+        shared_bytes=taken(query_stages, gradient_stages),
+        note_bytes=(4 if variant.score is None else 2) * 4,
+        sum_bytes=head * _SLAB * 4,
+        turns=contains,
+        sink=variant.sink,
+        word_bytes=0 if variant.mask is None else 8 * key_groups,
+        by_head=by_head,
+        optimize="-O3",
+    )
+    return chosen, why
+
+
+@dataclass(frozen=True)
+class Slopes(Piece):
+    """From a scaled score to ``x``, to what slopes are multiplied by (``times``: "" where d x / d s is 1) and to
+    ``admitted`` ("" where all pairs are). ``row`` runs once a query row, ``pair`` once a pair."""
+
+    row: tuple[str, ...]
+    pair: tuple[str, ...]
+    x: str
+    times: str
+    admitted: str
+
+
+def slopes(code: KernelCode, variant: Variant, snippet: Snippet, *, mixed: bool) -> Slopes:
+    """``mixed`` says that some of a tile's pairs are excluded, or their keys past the end."""
+    x, dx_ds, *rest = snippet.results
+    names = identifiers((*snippet.row, *snippet.pair, *snippet.results))
+    if mixed:
+        names |= {"j", "kv_len"}
+    allowed = f"({rest[-1]}) && " if mixed and variant.mask is not None else ""
+    return Slopes(
+        used_declarations(code.declarations, names),
+        tuple(name for name in needs(names, variant) if name != "s"),
+        snippet.row,
+        snippet.pair,
+        x,
+        "" if dx_ds == "1.0f" else f" * ({dx_ds})",
+        f"{allowed}j < kv_len" if mixed else "",
+    )
+
+
+def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, short: bool) -> Mapping[str, object]:
+    """What the templates of the backward kernels print besides the names that both directions share. ``short`` says
+    that the mask is a few instructions a pair."""
+    masked, by_head = variant.mask is not None, backward.by_head
+    scored = variant.score is not None
+    slabs, wide = backward.dq_rows == backward.tile_q, backward.wide
+    head_slabs = -(-variant.head_dim // _SLAB)
+    admitted = scores(code, variant, code.mask, tail=True)
+    headers = ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",)
+    exclude = () if scored else ("cuda/exclude_unrolled.h" if short else "cuda/exclude.h",)
+    return {
+        "headers": (*headers, *exclude),
+        "params": "BackwardParams",
+        "tile_q": backward.tile_q,
+        "wide": wide,
+        "key_groups": backward.tile_kv // _KEYS,
+        "keys_note": "of 64 keys, which both have" if wide else "of 64 keys, which one has each",
+        "query_stages": backward.query_stages,
+        "gradient_stages": backward.gradient_stages,
+        "planned": backward.planned,
+        "dq_rows": backward.dq_rows,
+        "dq_note": "64 columns of all its rows" if slabs else "half of its rows",
+        "dq_parts": head_slabs if slabs else _GROUPS,
+        # Where in K a warpgroup's columns begin, and in dS its rows.
+        "dq_keys": " + group_ * kTileKv * kSlabBytes" if slabs else "",
+        "dq_slopes": "" if slabs else " + group_ * kDqRows * kSlabBytes",
+        "dq_column": "64 * part + " if slabs else "",
+        "dq_row": "" if slabs else "kDqRows * part + ",
+        "staged_slabs": backward.staged_slabs,
+        "registers": backward.registers,
+        "feeder_registers": backward.feeder_registers,
+        "shared_bytes": backward.shared_bytes,
+        "product": variant.dtype,  # as the instruction calls the type of its operands
+        "scored": scored,
+        # As was seen to be best on an H200, by hand-written kernels.
+        "halves": not wide and (masked or backward.tile_q > _KEYS),
+        "start_note": "lse" if scored else "-lse / scale, where scores start",
+        "full_slopes": slopes(code, variant, code.score_grad, mixed=False),
+        "partial_slopes": slopes(code, variant, code.score_grad_mask or code.score_grad, mixed=True),
+        "admitted": f"({admitted.x}) && j < kv_len" if masked else "j < kv_len",
+        "admitted_pairs": admitted,
+        "asks_by_pair": False,
+        "exclude": "exclude_pairs_unrolled" if short else "exclude_pairs",
+        "tile_test": body(code, variant, code.tile_test),
+        "cache_bytes": 32 << 20,  # of 50 MiB
+        "words_of": "rows of blocks of each head" if by_head else "rows of blocks of each batch entry",
+        "words_row": "(block.b * p.shape.heads + h)" if by_head else "static_cast<int64_t>(block.b)",
+        "words_heads": "p.shape.heads * " if by_head else "",
+        "words_batch": "static_cast<int32_t>(work / p.shape.heads)" if by_head else "static_cast<int32_t>(work)",
+        "words_head": "static_cast<int32_t>(work % p.shape.heads)" if by_head else "0",
+    }

@@ -1,0 +1,172 @@
+"""What Hopper's backward kernels do, by the op alone: o and lse are the reference's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from fagen.build import build
+from fagen.emulate import driver
+from fagen.errors import ToolchainError
+from fagen.toolchain import find_nvcc
+
+from .test_modules import load
+
+SPEC = """
+fagen: 1
+name: hopper_backward
+target: sm_90a
+defaults: {dtype: bf16, backward: true}
+params:
+  slope: {dtype: f32, shape: [H]}
+variants:
+  - {name: plain, head_dim: 128}
+  - {name: narrow, head_dim: 64, sink: true, mask: causal}
+  - {name: wide, head_dim: 136, value_dim: 40, dtype: f16, mask: "causal and q - kv < 90 and q != 70", layout: bhsd}
+  - {name: scored, head_dim: 72, value_dim: 64, align: top_left, mask: causal,
+     score: "30 * tanh((s - slope[h] * (q - kv)) / 30)"}
+"""
+
+
+@pytest.fixture(scope="module")
+def hopper(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
+    try:
+        find_nvcc()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("hopper_backward")
+    (folder / "spec.yaml").write_text(SPEC)
+    yield load(build(folder / "spec.yaml", out=folder, check="off").folder, "hopper_backward")
+    del sys.modules["hopper_backward"]
+
+
+class Call:
+    """Inputs of a variant's backward, and its gradients by name, in float64 and as emulated kernels compute them."""
+
+    def __init__(self, module: ModuleType, name: str, q_len: int, kv_len: int, *, batch: int = 1, heads: int = 2):
+        torch.manual_seed(q_len)
+        self.module, self.kernel = module, getattr(module, name)
+        self.variant = variant = self.kernel.variant
+
+        def drawn(length: int, heads: int, dim: int) -> Tensor:
+            x = torch.randn(batch, length, heads, dim).to(torch.bfloat16 if variant.dtype == "bf16" else torch.float16)
+            return x.transpose(1, 2).contiguous() if variant.layout == "bhsd" else x
+
+        self.inputs = {
+            "q": drawn(q_len, heads, variant.head_dim),
+            "k": drawn(kv_len, heads // 2, variant.head_dim),
+            "v": drawn(kv_len, heads // 2, variant.value_dim),
+        }
+        self.d_o, self.d_lse = drawn(q_len, heads, variant.value_dim), torch.randn(batch, heads, q_len)
+        self.sink = {"sink": torch.randn(heads)} if variant.sink else {}
+        self.params = {param.name: torch.rand(heads) for param in variant.params}
+        self.scale = variant.head_dim**-0.5
+
+    def want(self) -> dict[str, Tensor]:
+        exact = {name: x.double().requires_grad_() for name, x in (self.inputs | self.sink).items()}
+        o, lse = self.kernel.reference(**exact, **self.params, return_lse=True, scale=self.scale)
+        self.o, self.lse = o.detach().to(self.d_o.dtype), lse.detach().float()
+        loss = (o * self.d_o.double()).sum() + torch.where(lse.isfinite(), lse * self.d_lse, 0.0).sum()
+        return dict(zip(exact, torch.autograd.grad(loss, list(exact.values())), strict=True))
+
+    def got(self, completions: str = "random", seed: int = 0) -> dict[str, Tensor]:
+        extra = (*self.sink.values(), *self.params.values())
+        with driver.use(self.module, completions=completions, seed=seed):
+            found = self.kernel.ops.backward(
+                self.d_o, self.d_lse, *self.inputs.values(), self.o, self.lse, *extra, self.scale, 1
+            )
+        return dict(zip(self.inputs | self.sink, found, strict=False))
+
+
+def close(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
+    for name, exact in want.items():
+        row = exact.pow(2).mean().sqrt()
+        assert (got[name].double() - exact).abs().max() <= 0.06 * row, name
+        rounding = 2e-2 if name == "sink" else 5e-3  # o's is in each term of a sum that may cancel
+        assert (got[name].double() - exact).pow(2).mean().sqrt() <= rounding * row, name
+
+
+@pytest.mark.parametrize("completions", ["earliest", "latest", "random"])
+def test_tiles_without_a_mask(completions: str, hopper: ModuleType) -> None:
+    """Four tiles of queries of each of two heads that share keys, the last of which are past the end."""
+    call = Call(hopper, "plain", 200, 150)
+    close(call.want() and call.got(completions), call.want())
+
+
+def test_no_keys_and_fewer_queries_than_a_tile(hopper: ModuleType) -> None:
+    call = Call(hopper, "plain", 3, 0)
+    call.want()
+    assert (call.got()["q"] == 0).all()
+    call = Call(hopper, "plain", 5, 1)
+    want = call.want()
+    close({"v": call.got()["v"]}, {"v": want["v"]})
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.1, 1e-30])
+def test_scales_of_nothing_and_less(scale: float, hopper: ModuleType) -> None:
+    call = Call(hopper, "narrow", 40, 70)
+    call.scale = scale
+    want = call.want()
+    got = call.got()
+    close({"v": got["v"]}, {"v": want["v"]})
+    if abs(scale) != 1e-30:  # whose dq and dk are below what the dtype holds
+        close(got, {name: x for name, x in want.items() if scale != 0.0 or name in ("v", "sink")})
+
+
+def test_what_rounding_lse_leaves_out_is_made_up_for(hopper: ModuleType) -> None:
+    """Scores around 2^20 of some rows, exact in float32, whose lse is one to a sixteenth: weights would be wrong by a
+    few percent."""
+    call = Call(hopper, "narrow", 130, 130)
+    for name in ("q", "k"):
+        call.inputs[name] = call.inputs[name].round()
+    call.inputs["q"][:, ::3, :, 0] = 4096.0
+    call.inputs["k"][..., 0] = 2048.0
+    close({"v": call.got()["v"]} if call.want() else {}, {"v": call.want()["v"]})
+
+
+@pytest.mark.parametrize("completions", ["earliest", "latest"])
+def test_half_of_the_queries_each_and_a_sink(completions: str, hopper: ModuleType) -> None:
+    """Of head dims up to 64; blocks of keys that few queries see, some that none does, two batch entries."""
+    call = Call(hopper, "narrow", 230, 330, batch=2)
+    want = call.want()
+    close(call.got(completions), want)
+
+
+def test_rows_of_nan_reach_what_sees_them(hopper: ModuleType) -> None:
+    """Of a key and its value that few queries see, and of a query and the gradient of its output."""
+    call = Call(hopper, "narrow", 60, 90)
+    call.want()
+    clean = call.got()
+    for name, row in (("k", 80), ("v", 80), ("q", 20)):
+        held = call.inputs[name][0, row].clone()
+        call.inputs[name][0, row] = torch.nan
+        got = call.got()
+        call.inputs[name][0, row] = held
+        seen = range(50, 60) if name != "q" else range(20, 21)  # queries that see key 80; or that one
+        others = [i for i in range(60) if i not in seen]
+        assert got["q"][0, list(seen)].isnan().all()
+        torch.testing.assert_close(got["q"][0, others], clean["q"][0, others], atol=2e-3, rtol=2e-2)
+        if name == "q":
+            assert got["k"][0, :51].isnan().all() and got["v"][0, :51].isnan().all()
+            torch.testing.assert_close(got["v"][0, 51:], clean["v"][0, 51:], atol=2e-3, rtol=2e-2)
+
+
+@pytest.mark.parametrize("completions", ["latest", "random"])
+def test_one_warpgroup_has_values_the_other_keys(completions: str, hopper: ModuleType) -> None:
+    """Of wide heads, whose last slabs are filled up: an odd number of dQ's parts, a window, a row that sees nothing."""
+    call = Call(hopper, "wide", 150, 150)
+    want = call.want()
+    got = call.got(completions)
+    close(got, want)
+    assert (got["q"][0, :, 70] == 0).all()
+
+
+def test_a_score(hopper: ModuleType) -> None:
+    call = Call(hopper, "scored", 140, 200)
+    want = call.want()
+    close(call.got(), want)
