@@ -1,7 +1,7 @@
 """A small transformer that learns to write Python, with fagen's attention or with PyTorch's.
 
     fagen build specs/cpu.yaml && python examples/train.py                        # 200 steps on the CPU
-    fagen build specs/h100.yaml && python examples/train.py --module h100         # on a card, once it has gradients
+    fagen build specs/h100.yaml && python examples/train.py --module h100         # on a card; with backward: true
 
 Its text is the standard library of the Python that runs it, its tokens are bytes. It is trained from one seed with
 fagen's op, with PyTorch's unfused attention (the math backend) and with PyTorch's fused one: what rounding does to the

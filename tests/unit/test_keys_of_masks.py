@@ -22,6 +22,20 @@ def test_what_is_read_of_a_key_is_no_rows_business() -> None:
     found = _of_key("doc[b, q] == doc[b, kv]", doc)
     assert found.lines == ("const int32_t doc_at_b_kv = doc_at.load(b, kv);",)
     assert found.names == ("doc_at_b_kv",) and found.others == ()
+    assert found.alone and not found.beside  # a name that nothing uses does not compile
+
+
+@pytest.mark.parametrize(
+    ("mask", "alone", "beside"),
+    [
+        ("doc[b, q] == doc[b, kv] and kv <= q", True, True),
+        ("kv <= q", False, True),
+        ("doc[b, q] == doc[b, j]", False, False),
+    ],
+)
+def test_who_names_the_position_of_a_key(mask: str, alone: bool, beside: bool) -> None:
+    found = _of_key(mask, {"doc": Param("doc", "i32", ("B", "n"))} if "doc" in mask else {})
+    assert (found.alone, found.beside) == (alone, beside)
 
 
 def test_what_depends_on_both_is_of_the_pair() -> None:

@@ -73,11 +73,14 @@ _DECLARATION = re.compile(r"const (\w+) (\w+) = (.*);")
 
 @dataclass(frozen=True)
 class OfKey:
-    """The statements of a pair that are of its key alone, what they declare, and the other ones."""
+    """The statements of a pair that are of its key alone, what they declare, and the other ones; and whether the key's
+    position is named ``alone``, by the former, or ``beside`` a row, by the others and the result."""
 
     lines: tuple[str, ...]
     names: tuple[str, ...]
     others: tuple[str, ...]
+    alone: bool
+    beside: bool
 
     @classmethod
     def of(cls, piece: Snippet) -> OfKey:
@@ -92,7 +95,10 @@ class OfKey:
             else:
                 others.append(line)
                 varying.add(name)
-        return cls(tuple(lines), tuple(names), tuple(others))
+        alone, beside = (
+            any("kv" in _NAME.findall(line) for line in each) for each in (lines, [*others, *piece.results])
+        )
+        return cls(tuple(lines), tuple(names), tuple(others), alone, beside)
 
 
 def declared(line: str) -> tuple[str, str]:
