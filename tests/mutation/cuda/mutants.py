@@ -15,7 +15,7 @@ from .subjects import SUBJECTS
 HEADERS = (
     *(f"ptx/{name}.h" for name in ("barrier", "math", "matrix", "memory", "mbarrier", "tensor", "warpgroup")),
     *(f"cuda/{name}.h" for name in ("threads", "tiles", "exclude", "exclude_unrolled", "rows", "softmax", "element")),
-    *(f"cuda/{name}.h" for name in ("products", "nonfinite", "shared_elements", "array")),
+    *(f"cuda/{name}.h" for name in ("products", "nonfinite", "shared_elements", "array", "key_range")),
     *(f"cuda/{name}.h" for name in ("ring", "group_tiles", "slabs", "fragment_rows", "row_softmax", "warp_scores")),
 )
 
