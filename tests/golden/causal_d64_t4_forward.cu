@@ -90,7 +90,7 @@ __device__ __forceinline__ bool admits(const ForwardParams& p, const Block& at, 
   const int32_t q = i + kv_len - q_len;
   const int32_t j = at.j + column;
   const int32_t kv = j;
-  return kv <= q;
+  return (kv <= q) && j < kv_len;
 }
 
 // The same, of a block.

@@ -110,7 +110,7 @@ __device__ __forceinline__ bool admits(const ForwardParams& p, const Block& at, 
   const int32_t j = at.j + column;
   const int32_t kv = j;
   const int32_t doc_at_b_kv = doc_at.load(b, kv);
-  return kv <= q && doc_at_b_q == doc_at_b_kv;
+  return (kv <= q && doc_at_b_q == doc_at_b_kv) && j < kv_len;
 }
 
 // The same, of a block.

@@ -38,14 +38,16 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
     }
 
 
-def expression_names(plan: Plan, room: str, unit: str) -> Mapping[str, Any]:
+def expression_names(plan: Plan, room: str, unit: str, *, ends: bool = False) -> Mapping[str, Any]:
     """What forward templates print of a variant's expressions, for one thread's scores. ``room`` names the
-    constant that says by how many powers of two weights may exceed 1; ``unit`` makes unchanged scores exponents."""
+    constant that says by how many powers of two weights may exceed 1; ``unit`` makes unchanged scores exponents.
+    ``ends`` says that rows past the last one may see keys past the last one, where the mask lets them: those kernels read
+    no value of such a key from memory."""
     variant, code = plan.variant, plan.code
     masked = variant.mask is not None
     # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.
     scored = variant.score is not None or variant.sink
-    tail = not code.mask_ends  # keys past the last one are to be shut out
+    tail = not (ends and code.mask_ends)  # keys past the last one are to be shut out
     admitted = scores(code, variant, code.mask, tail=tail)
     return {
         "headers": ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",),

@@ -27,7 +27,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     forward = plan.forward
     by_head = forward.by_head
     short = _is_short(plan)
-    names = expression_names(plan, "kRoom", "p.unit")
+    names = expression_names(plan, "kRoom", "p.unit", ends=True)
     return {
         **names,
         **_scores(plan, names),
