@@ -41,8 +41,8 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
 def expression_names(plan: Plan, room: str, unit: str, *, ends: bool = False) -> Mapping[str, Any]:
     """What forward templates print of a variant's expressions, for one thread's scores. ``room`` names the
     constant that says by how many powers of two weights may exceed 1; ``unit`` makes unchanged scores exponents.
-    ``ends`` says that rows past the last one may see keys past the last one, where the mask lets them: those kernels read
-    no value of such a key from memory."""
+    ``ends`` says that rows past the last one may see keys past the last one, where the mask lets them: such
+    kernels read no value of those keys from memory."""
     variant, code = plan.variant, plan.code
     masked = variant.mask is not None
     # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.
