@@ -119,6 +119,14 @@ def scores(code: KernelCode, variant: Variant, snippet: Snippet | None, *, tail:
     )
 
 
+def admission(code: KernelCode, variant: Variant, *, tail: bool = True) -> dict[str, object]:
+    """Whether a pair counts: ``admitted`` says so after the statements of ``admitted_pairs``. With ``tail`` no key past
+    the last one does; without it, that is for the mask to say."""
+    found = scores(code, variant, code.mask, tail=tail)
+    asked = [] if variant.mask is None else [f"({found.x})" if tail else found.x]
+    return {"admitted": " && ".join([*asked, *["j < kv_len"] * tail]), "admitted_pairs": found}
+
+
 def body(code: KernelCode, variant: Variant, lines: tuple[str, ...]) -> Body:
     """The body of a function that sees Spans `q` and `kv` of positions."""
     names = identifiers(lines)

@@ -9,7 +9,7 @@ from ...expr import KernelCode
 from ...runtime.variant import Variant
 from ...target import Device, Target
 from ..model import Plan
-from ..pieces import body, scores
+from ..pieces import admission, body
 from .forward import row_bytes
 from .slopes import exact_params, slopes, weights
 
@@ -214,7 +214,6 @@ def backward_names(plan: Plan) -> Mapping[str, object]:
     # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.
     scored = variant.score is not None or variant.sink
     of_pairs, of_weights = slopes(code, variant, scored=scored), weights(code, variant, scored=scored)
-    admitted = scores(code, variant, code.mask, tail=True)
     exponent = "__fsub_rn({}, note.lse) * kLog2e" if scored else "fmaf(weight, p.scale * kLog2e, -note.lse)"
     return {
         "params": "BackwardParams",
@@ -247,8 +246,7 @@ def backward_names(plan: Plan) -> Mapping[str, object]:
         "row_weights": of_weights,
         "weight_exponent": exponent.format(of_weights.x),
         "weighed": f"({of_weights.allowed}) && " if masked else "",
-        "admitted": f"({admitted.x}) && j < kv_len" if masked else "j < kv_len",
-        "admitted_pairs": admitted,
+        **admission(code, variant),
         "asks_by_pair": False,
         "tile_test": body(code, variant, code.tile_test),
         "query_ranges": body(code, variant, code.query_ranges),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..comments import comment, text_of
 from ..model import Plan
-from ..pieces import body, scores
+from ..pieces import admission, body, scores
 from .backward import backward_names
 from .forward import Forward
 
@@ -44,11 +44,8 @@ def expression_names(plan: Plan, room: str, unit: str, *, ends: bool = False) ->
     ``ends`` says that rows past the last one may see keys past the last one, where the mask lets them: such
     kernels read no value of those keys from memory."""
     variant, code = plan.variant, plan.code
-    masked = variant.mask is not None
     # Where a score is q · k alone, its scale is part of the exponent's unit: not beside a sink, which has another.
     scored = variant.score is not None or variant.sink
-    tail = not (ends and code.mask_ends)  # keys past the last one are to be shut out
-    admitted = scores(code, variant, code.mask, tail=tail)
     return {
         "headers": ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",),
         "params": "ForwardParams",
@@ -64,10 +61,9 @@ def expression_names(plan: Plan, room: str, unit: str, *, ends: bool = False) ->
         # Changed scores may be of any size: their differences are taken before they become exponents.
         "unit": "1.0f" if scored else unit,
         "turn": "kLog2e" if scored else "1.0f",
-        "admitted": (f"({admitted.x}) && j < kv_len" if masked else "j < kv_len") if tail else admitted.x,
+        **admission(code, variant, tail=not (ends and code.mask_ends)),
         "bands": (),  # what pairs have their elements of params from
         "full_scores": scores(code, variant, code.score, tail=False),
-        "admitted_pairs": admitted,
         "tile_test": body(code, variant, code.tile_test),
         "key_ranges": body(code, variant, code.key_ranges),
     }

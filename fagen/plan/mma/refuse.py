@@ -9,14 +9,6 @@ from ...runtime.variant import Variant
 from ...target import Target
 
 
-def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
-    """What asks for gradients, of schedules whose kernels compute none yet."""
-    if variant.backward:
-        yield Problem(f"{variant.name}: backward is not built for {target.name} yet", hint="write `backward: false`")
-    if variant.deterministic:
-        yield Problem(f"{variant.name}: deterministic is about backward, which is not built for {target.name} yet")
-
-
 def problems(variant: Variant, target: Target) -> Iterator[Problem]:
     """Said before anything is chosen."""
     tiles = variant.tiles

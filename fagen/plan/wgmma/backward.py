@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...expr import KernelCode, Snippet
 from ...runtime.variant import Variant
 from ...target import Target
-from ..pieces import Piece, body, identifiers, needs, scores, used_declarations
+from ..pieces import Piece, admission, body, identifiers, needs, used_declarations
 from .forward import registers_of
 
 _SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, the widest swizzle
@@ -183,7 +183,6 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
     scored = variant.score is not None
     slabs, wide = backward.dq_rows == backward.tile_q, backward.wide
     head_slabs = -(-variant.head_dim // _SLAB)
-    admitted = scores(code, variant, code.mask, tail=True)
     headers = ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",)
     exclude = () if scored else ("cuda/exclude_unrolled.h" if short else "cuda/exclude.h",)
     return {
@@ -215,8 +214,7 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         "start_note": "lse" if scored else "-lse / scale, where scores start",
         "full_slopes": slopes(code, variant, code.score_grad, mixed=False),
         "partial_slopes": slopes(code, variant, code.score_grad_mask or code.score_grad, mixed=True),
-        "admitted": f"({admitted.x}) && j < kv_len" if masked else "j < kv_len",
-        "admitted_pairs": admitted,
+        **admission(code, variant),
         "asks_by_pair": False,
         "exclude": "exclude_pairs_unrolled" if short else "exclude_pairs",
         "tile_test": body(code, variant, code.tile_test),
