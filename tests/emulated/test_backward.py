@@ -3,7 +3,6 @@ grouped heads and of values of another width, for each size of shared memory; wi
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,12 +10,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from fagen.build import build
 from fagen.emulate import driver
-from fagen.errors import ToolchainError
-from fagen.toolchain import find_nvcc
 
-from .test_modules import load
+from .modules import built
 
 SPEC = """
 fagen: 1
@@ -47,30 +43,23 @@ VARIANTS = {
 }
 
 
-def built(target: str, folder: Path) -> Iterator[ModuleType]:
-    try:
-        find_nvcc()
-    except ToolchainError as error:
-        pytest.skip(str(error))
-    name = f"backward_{target}"
-    (folder / f"{name}.yaml").write_text(SPEC.format(name=name, target=target) + VARIANTS[target])
-    yield load(build(folder / f"{name}.yaml", out=folder, check="off").folder, name)
-    del sys.modules[name]
+def of_target(target: str, folder: Path) -> Iterator[ModuleType]:
+    yield from built(SPEC.format(name=f"backward_{target}", target=target) + VARIANTS[target], folder)
 
 
 @pytest.fixture(scope="module")
 def turing(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
-    yield from built("sm_75", tmp_path_factory.mktemp("turing"))
+    yield from of_target("sm_75", tmp_path_factory.mktemp("turing"))
 
 
 @pytest.fixture(scope="module")
 def ampere(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
-    yield from built("sm_80", tmp_path_factory.mktemp("ampere"))
+    yield from of_target("sm_80", tmp_path_factory.mktemp("ampere"))
 
 
 @pytest.fixture(scope="module")
 def blackwell(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
-    yield from built("sm_120", tmp_path_factory.mktemp("blackwell"))
+    yield from of_target("sm_120", tmp_path_factory.mktemp("blackwell"))
 
 
 def drawn(module: ModuleType, name: str, q_len: int, kv_len: int, heads: int, kv_heads: int) -> dict[str, torch.Tensor]:

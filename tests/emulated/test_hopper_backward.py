@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -10,12 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fagen.build import build
 from fagen.emulate import driver
-from fagen.errors import ToolchainError
-from fagen.toolchain import find_nvcc
 
-from .test_modules import load
+from .modules import built
 
 SPEC = """
 fagen: 1
@@ -35,14 +31,7 @@ variants:
 
 @pytest.fixture(scope="module")
 def hopper(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
-    try:
-        find_nvcc()
-    except ToolchainError as error:
-        pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp("hopper_backward")
-    (folder / "spec.yaml").write_text(SPEC)
-    yield load(build(folder / "spec.yaml", out=folder, check="off").folder, "hopper_backward")
-    del sys.modules["hopper_backward"]
+    yield from built(SPEC, tmp_path_factory.mktemp("hopper_backward"))
 
 
 class Call:

@@ -3,7 +3,6 @@ another, copies of tensors that boxes cannot be cut from, tiles found beforehand
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,12 +10,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from fagen.build import build
 from fagen.emulate import driver
-from fagen.errors import ToolchainError
-from fagen.toolchain import find_nvcc
 
-from .test_modules import load
+from .modules import built
 
 SPEC = """
 fagen: 1
@@ -46,14 +42,7 @@ variants:
 
 @pytest.fixture(scope="module")
 def hopper(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
-    try:
-        find_nvcc()
-    except ToolchainError as error:
-        pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp("hopper")
-    (folder / "hopper.yaml").write_text(SPEC)
-    yield load(build(folder / "hopper.yaml", out=folder, check="off").folder, "hopper")
-    del sys.modules["hopper"]
+    yield from built(SPEC, tmp_path_factory.mktemp("hopper"))
 
 
 def drawn(q_len: int, kv_len: int, dim: int, value_dim: int, heads: int = 4) -> tuple[torch.Tensor, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import re
 import shutil
@@ -19,9 +18,10 @@ import torch
 from fagen.build import build
 from fagen.build.check import check_folder
 from fagen.emulate import EmulationError, Fault, driver
-from fagen.errors import ToolchainError
 from fagen.runtime.check.report import FAILED, PARTIAL, PASSED, explain
 from fagen.toolchain import find_nvcc
+
+from .modules import load, needs_nvcc
 
 ROOT = Path(__file__).parents[2]
 SPEC = """
@@ -42,10 +42,7 @@ variants:
 @pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str, one_cache: None) -> Path:
     """The module, built once for all workers and not checked."""
-    try:
-        find_nvcc()
-    except ToolchainError as error:
-        pytest.skip(str(error))
+    needs_nvcc()
     base = tmp_path_factory.getbasetemp()
     root = (base if worker_id == "master" else base.parent) / "emulated"
     root.mkdir(exist_ok=True)
@@ -58,17 +55,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str, one_cache: 
 @pytest.fixture(scope="package")
 def emu(folder: Path) -> ModuleType:
     return load(folder, "emu")
-
-
-def load(folder: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def tensors(q_len: int = 70, kv_len: int = 90, batch: int = 2) -> tuple[torch.Tensor, ...]:

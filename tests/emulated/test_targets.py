@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from fagen.build import build
 from fagen.build.check import check_folder
 from fagen.cli import app
-from fagen.errors import ToolchainError
 from fagen.runtime.check.report import PASSED, explain
 from fagen.target import TARGETS
-from fagen.toolchain import find_nvcc
+
+from .modules import needs_nvcc
 
 # sm_80 is that of test_modules.py; cards with as much shared memory have the same plans.
 VARIANTS = {
@@ -38,10 +38,7 @@ def test_every_size_of_card_is_there() -> None:
 
 @pytest.mark.parametrize("target", VARIANTS)
 def test_a_variant(target: str, tmp_path: Path) -> None:
-    try:
-        find_nvcc()
-    except ToolchainError as error:
-        pytest.skip(str(error))
+    needs_nvcc()
     spec = tmp_path / "card.yaml"
     spec.write_text(
         f"fagen: 1\nname: card\ntarget: {target}\ndefaults: {{backward: false}}\nvariants: [{VARIANTS[target]}]\n"
@@ -56,10 +53,7 @@ def test_a_variant(target: str, tmp_path: Path) -> None:
 
 def test_tiles_that_spill_are_told_of(tmp_path: Path) -> None:
     """By the build, also of what is up to date, in its report and the manifest, and by `fagen explain`."""
-    try:
-        find_nvcc()
-    except ToolchainError as error:
-        pytest.skip(str(error))
+    needs_nvcc()
     spec, out = tmp_path / "card.yaml", ["--out", str(tmp_path)]
     spec.write_text(
         "fagen: 1\nname: card\ntarget: sm_80\ndefaults: {backward: false}\n"
