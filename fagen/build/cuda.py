@@ -19,7 +19,7 @@ PTX, SAID = ".ptx", ".txt"
 _IMAGE = "fagen/host/image.S"
 _FLAGS = ("-lineinfo", "-allow-unsupported-compiler")  # the host compiler is only asked to preprocess
 # Told of the registers, and to save them: kernels need nearly all, and one too many is a store and loads in every tile.
-_ASSEMBLER = ("-Xptxas", "-v,--register-usage-level=8")
+_ASSEMBLER = ("-Xptxas", "-v,--register-usage-level=5")
 
 
 @dataclass(frozen=True)

@@ -307,7 +307,26 @@ SUBJECTS: dict[str, Subject] = {
             Tiles(q=64, kv=32, stages=3),
             value_dim=64,
             sink=True,
-            score="s / 2 - abs(q - kv) / 16",
+            score="s / 2 - (abs(q - kv) / 16 if near[q - kv + 20] else 0)",
+            params=(Param("near", "bool", ("n",)),),
+        ),
+        # Tiles of a mask that are found by a kernel before; parts of params along the diagonal, kept in shared memory
+        # for a tile, of a head's row and of all heads; rows of less than a slab.
+        _subject(
+            "sm_90a",
+            "biased",
+            24,
+            "f16",
+            Tiles(q=128, kv=80, stages=2),
+            value_dim=32,
+            mask="kv - 30 <= q and (ids[b, q + 3] == ids[b, kv] or kv < 4)",
+            score="s + bias[h, q - kv + 40] * near[kv - q + 30] + slope[i]",
+            params=(
+                Param("bias", "f32", ("H", "n")),
+                Param("near", "i32", ("n",)),
+                Param("ids", "i32", ("B", "n")),
+                Param("slope", "f32", ("Sq",)),
+            ),
         ),
     )
 }
