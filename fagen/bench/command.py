@@ -133,7 +133,8 @@ def manifest_in(folder: Path) -> dict[str, Any]:
 def measure(folder: Path, manifest: Mapping[str, Any], wish: Wish, out: Callable[[str], None] = print) -> int:
     """Measure the module in ``folder``, print, write and draw what came out, and return what to exit with.
 
-    1 if a ratio of ``wish.limits`` is not reached. Raises FagenError, before anything is measured if it can.
+    1 if a ratio of ``wish.limits`` is not reached, or a cell failed. Raises FagenError, before anything is measured if
+    it can.
     """
     known = [entry["variant"]["name"] for entry in manifest["variants"]]
     for name in wish.options.variants:
@@ -148,7 +149,7 @@ def measure(folder: Path, manifest: Mapping[str, Any], wish: Wish, out: Callable
         report.write_json(wish.write)
     if wish.plot is not None:
         draw(report, wish.plot)
-    short = report.short_of(wish.limits)
+    short = [*filter(None, [report.failed]), *report.short_of(wish.limits)]
     for line in short:
         _tell(f"error: {line}")
     out(_text(report, wish, short))

@@ -87,7 +87,8 @@ class BenchReport:
     """All cells of one run on one machine, with the limits measured in it (operations a second by dtype).
 
     ``device`` is "cpu", or "cuda" for a card, which has no ``threads`` of torch's. ``schedules`` names, oldest first,
-    the kernels of one function that were compared, if that is what was measured: no cell has "fagen" then.
+    the kernels of one function that were compared, if that is what was measured: no cell has "fagen" then. ``failed``
+    is what a cell ended the run with, before its time; what was measured until then is here.
     """
 
     machine: str
@@ -98,6 +99,7 @@ class BenchReport:
     cells: tuple[Cell, ...]
     device: str = "cpu"
     schedules: tuple[str, ...] = ()
+    failed: str = ""
 
     @property
     def against(self) -> str:

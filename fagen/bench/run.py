@@ -85,7 +85,8 @@ def bench(
     With ``others``, its kernels stand beside theirs and the unfused formula, and beside no one else.
 
     Raises ValueError if ``options.variants`` names one that the module lacks, UsageError if a size cannot be meant, the
-    module has nothing of the grids, or the module is for a card that is not here.
+    module has nothing of the grids, or the module is for a card that is not here. A RuntimeError of a later cell than
+    the first ends the run: a card may be of no more use then.
     """
     variants = [module.variant(name) for name in options.variants] or list(module.variants())
     machine = machine or machine_for(module)
@@ -93,10 +94,17 @@ def bench(
     work = list(_of_grids(variants, options, progress) if options.grids else _of_sizes(variants, options, machine))
     cells: list[Cell] = []
     with machine.in_use():
+        peak = machine.peak(tuple(dict.fromkeys(item.variant.dtype for item in work)))
+        failed = ""
         for item in work:
             progress(item.label)
-            cells += _cells(module, item, options, machine, schedules, partial(_tell, progress, item.label))
-        peak = machine.peak(tuple(dict.fromkeys(item.variant.dtype for item in work)))
+            try:
+                cells += _cells(module, item, options, machine, schedules, partial(_tell, progress, item.label))
+            except RuntimeError as error:
+                if not cells:
+                    raise
+                failed = f"{item.label}: {str(error).splitlines()[0]}"
+                break
     return BenchReport(
         machine=machine.title,
         torch=torch.__version__,
@@ -106,6 +114,7 @@ def bench(
         cells=tuple(cells),
         device=machine.kind,
         schedules=schedules.names if schedules else (),
+        failed=failed,
     )
 
 

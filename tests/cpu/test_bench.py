@@ -239,6 +239,28 @@ def test_only_what_is_asked_for(small: ModuleType, quick: None) -> None:
         bench(small._module, Options(variants=("nothing",)))
 
 
+def test_a_cell_that_fails_loses_none_before_it(
+    small: ModuleType, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends there, and says so; where nothing was measured before, it is an error like any."""
+    honest, left = measure.interleave, [2]
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        if not left:
+            raise RuntimeError("the card is lost\nand so is this line")
+        left[0] -= 1
+        if left[0] == 0:
+            left.clear()
+        return honest(*arguments, **options)
+
+    monkeypatch.setattr("fagen.bench.run.interleave", failing)
+    report = bench(small._module, Options(sizes=(SQUARE,), backward=False, rounds=3))
+    last = small.variants()[2].name
+    assert len(report.cells) == 2 and report.failed.startswith(last) and report.failed.endswith(": the card is lost")
+    with pytest.raises(RuntimeError, match="the card is lost"):
+        bench(small._module, Options(sizes=(SQUARE,), backward=False, rounds=3))
+
+
 def test_a_module_for_several_instruction_sets(small: ModuleType, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     isa = {**small._module.manifest["isa"], "name": "portable, avx2"}
     monkeypatch.setitem(small._module.manifest, "isa", isa)

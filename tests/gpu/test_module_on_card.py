@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -92,6 +92,9 @@ def tensors(
     )
 
 
+many = partial(tensors, batch=8, heads=32, kv_heads=8)
+
+
 def near(o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> None:
     """That ``o`` is the formula's, within the roundings of a small dtype."""
     torch.testing.assert_close(o.double(), plain().reference(q, k, v), atol=0.03, rtol=0.03)
@@ -152,8 +155,9 @@ def test_two_streams_do_not_wait_for_each_other() -> None:
 
 
 def capture(warm: bool) -> None:
-    """A graph of a call, replayed on other inputs. Not ``warm``: its kernel's first launch is the captured one."""
-    q, k, v = tensors(300, 500)
+    """A graph of a call, replayed on other inputs. Not ``warm``: its kernel's first launch is the captured one. There
+    is more work than the card takes at once: thread blocks that draw it do so in the graph, too."""
+    q, k, v = many(300, 500)
     if warm:
         plain()(q, k, v)
     torch.cuda.synchronize()
@@ -161,7 +165,7 @@ def capture(warm: bool) -> None:
     with torch.cuda.graph(graph):
         o, lse = plain()(q, k, v, return_lse=True)
     for seed in (1, 2):
-        for tensor, other in zip((q, k, v), tensors(300, 500, seed=seed), strict=True):
+        for tensor, other in zip((q, k, v), many(300, 500, seed=seed), strict=True):
             tensor.copy_(other)
         o.fill_(torch.nan)
         graph.replay()
@@ -173,6 +177,25 @@ def capture(warm: bool) -> None:
 
 def test_a_graph_replays_what_a_call_computes() -> None:
     capture(warm=True)
+
+
+def test_branches_of_a_graph_do_not_take_work_from_each_other() -> None:
+    """Two calls that a graph runs side by side."""
+    q, k, v = many(300, 500)
+    want = plain()(q, k, v)
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        side.wait_stream(torch.cuda.current_stream())
+        found = [plain()(q, k, v) for _ in range(3)]
+        with torch.cuda.stream(side):
+            found += [plain()(q, k, v) for _ in range(3)]
+        torch.cuda.current_stream().wait_stream(side)
+    for _ in range(5):
+        for o in found:
+            o.fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(o, want) for o in found)
 
 
 def test_the_first_launch_of_a_process_can_be_captured() -> None:

@@ -74,6 +74,11 @@ def test_a_ratio_that_is_not_reached_is_an_exit_status_and_one_json_value(
     assert len(json.loads(missed.stdout)["short_of"]) == 1
     reached = CliRunner().invoke(app, ["bench", "cpu", "--json", "--at-least", "cell=0.9"])
     assert reached.exit_code == 0 and json.loads(reached.stdout)["short_of"] == []
+    failed = replace(_report(), failed="x: the card is lost")
+    monkeypatch.setattr(command, "bench", lambda *arguments, **options: failed)
+    lost = CliRunner().invoke(app, ["bench", "cpu", "--json"])
+    assert lost.exit_code == 1 and "error: x: the card is lost" in lost.stderr
+    assert json.loads(lost.stdout)["short_of"] == ["x: the card is lost"] and json.loads(lost.stdout)["cells"]
 
 
 @pytest.mark.parametrize("text", ["forward", "forward=", "forward=fast", "forward=nan", "sideways=2", "=1"])

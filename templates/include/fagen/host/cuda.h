@@ -47,7 +47,7 @@ struct CudaFunctions {
   int (*encode_tiled)(void* map, int dtype, uint32_t rank, void* address, const uint64_t* sizes,
                       const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides, int interleave,
                       int swizzle, int l2_promotion, int oob_fill);
-  int (*stream_capture)(void* stream, int* status, uint64_t* capture, void**, const void**, size_t*);
+  int (*stream_is_capturing)(void* stream, int* status);
   int (*stream_id)(void* stream, uint64_t* id);
   int (*stream_create)(void** stream, unsigned flags);
   int (*stream_synchronize)(void* stream);
@@ -87,7 +87,7 @@ inline const CudaFunctions& cuda() {
     fill(f.kernel_set_attribute, "cuKernelSetAttribute");
     fill(f.launch, "cuLaunchKernelEx");
     fill(f.encode_tiled, "cuTensorMapEncodeTiled");
-    fill(f.stream_capture, "cuStreamGetCaptureInfo_v2");
+    fill(f.stream_is_capturing, "cuStreamIsCapturing");
     fill(f.stream_id, "cuStreamGetId");
     fill(f.stream_create, "cuStreamCreate");
     fill(f.stream_synchronize, "cuStreamSynchronize");
@@ -246,48 +246,48 @@ inline void launch_on_cuda(const Unit& image, const Launch& request, int32_t dev
 
 inline int32_t multiprocessors_of_cuda(int32_t device_index) { return CudaDevice::multiprocessors(device_index); }
 
-// The counters of a device, which its kernels leave at 0, for as long as the process lives. Those of a stream run one after
-// the other, and so do those of a graph that one stream was captured into, and the replays of a graph: each such row of
-// kernels has a counter of its own, known by numbers that are never given twice. Where there are none left, the rest of
-// them do without.
+// The counters of a device, which its kernels leave at 0, for as long as the process lives. A stream's kernels run one after
+// the other and share one, known by a number that is never given twice. A launch that is captured has one to itself: branches
+// of a graph run beside each other, its replays do not, and a stream that captures may not be asked for its number.
 class Counters {
  public:
-  // Of the next launch on a stream; nullptr where there is none, or the stream's state forbids a launch, too.
+  // Of the next launch on a stream; nullptr where the stream's state forbids a launch, too.
   uint32_t* of(void* stream) {
-    int status = 0;
-    uint64_t capture = 0, id = 0;
-    if (cuda().stream_capture(stream, &status, &capture, nullptr, nullptr, nullptr) != 0) return nullptr;
-    if (cuda().stream_id(stream, &id) != 0) return nullptr;
+    int capture = 0;
+    uint64_t id = 0;
+    if (cuda().stream_is_capturing(stream, &capture) != 0) return nullptr;
+    if (capture == 0 && cuda().stream_id(stream, &id) != 0) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
-    const Row row{status == 0 ? 0 : capture, status != 0, id};
-    const auto known = taken_.find(row);
-    if (known != taken_.end()) return known->second;
-    if (taken_.size() == kCount) return nullptr;
-    if (first_ == 0) allocate();
-    uint32_t* const counter = reinterpret_cast<uint32_t*>(first_) + taken_.size();
-    taken_.emplace(row, counter);
-    return counter;
+    if (capture != 0) return take();
+    const auto [known, missing] = of_streams_.try_emplace(id, nullptr);
+    if (missing || known->second == nullptr) known->second = take();
+    return known->second;
   }
 
  private:
-  static constexpr size_t kCount = 4096;
-  using Row = std::tuple<uint64_t, bool, uint64_t>;  // a capture, whether there is one, and a stream
+  static constexpr size_t kAtOnce = 4096;
+
+  uint32_t* take() {
+    if (left_ == 0) allocate();
+    return next_ + --left_;
+  }
 
   void allocate() {
     const BesideCapture beside;
     uint64_t made = 0;
     void* stream = nullptr;
-    require(cuda().memory_allocate(&made, kCount * sizeof(uint32_t)), "allocating the counters of drawn work");
+    require(cuda().memory_allocate(&made, kAtOnce * sizeof(uint32_t)), "allocating the counters of drawn work");
     require(cuda().stream_create(&stream, kNonBlocking), "making a stream");
-    require(cuda().memory_set(made, 0, kCount, stream), "clearing the counters of drawn work");
+    require(cuda().memory_set(made, 0, kAtOnce, stream), "clearing the counters of drawn work");
     require(cuda().stream_synchronize(stream), "clearing the counters of drawn work");
     require(cuda().stream_destroy(stream), "giving a stream back");
-    first_ = made;
+    next_ = reinterpret_cast<uint32_t*>(made), left_ = kAtOnce;
   }
 
   std::mutex mutex_;
-  std::map<Row, uint32_t*> taken_;
-  uint64_t first_ = 0;
+  std::map<uint64_t, uint32_t*> of_streams_;
+  uint32_t* next_ = nullptr;
+  size_t left_ = 0;
 };
 
 inline uint32_t* counter_on_cuda(int32_t device_index) {

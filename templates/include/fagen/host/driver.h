@@ -88,7 +88,7 @@ struct Driver {
   void (*launch)(const Unit&, const Launch&, int32_t device_index);
   int32_t (*multiprocessors)(int32_t device_index);
   // What the blocks of threads of the next launch on that stream draw their work by: a number that is 0 when no kernel
-  // runs that has it, and that no two kernels have which may run at once. Null where there are none left.
+  // runs that has it, and that no two kernels have which may run at once. Null where they do without.
   uint32_t* (*counter)(int32_t device_index);
   // cuTensorMapEncodeTiled, which has the meaning of arguments and numbers: dimensions from the innermost on, strides in
   // bytes and from the second on. Without interleaving. What it refuses is thrown.
