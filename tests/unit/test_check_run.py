@@ -190,6 +190,20 @@ def test_params_are_drawn_so_that_expressions_do_something():
         assert any(0.1 < share < 0.9 for share in shares), text
 
 
+@pytest.mark.parametrize("text", ["doc[b, doc[b, kv]] <= 2", "doc[b, at[b, kv]] <= at[b, doc[b, q] + 1]"])
+def test_params_that_are_read_at_each_other_are_long_enough(text):
+    """At itself, or each at the other: neither can be drawn before."""
+    from fagen.runtime.check.inputs import draw
+    from fagen.runtime.reference import mask_matrix, trees
+
+    params = tuple(Param(name, "i32", ("B", "n")) for name in ("doc", "at") if name in text)
+    kernel, case = variant(mask=text, params=params), named("several-tiles", TILING)
+    inputs = draw(kernel, [tree for tree in trees(kernel) if tree], case, 0)
+    assert all(tensor.max() < tensor.shape[1] for tensor in inputs.params.values())
+    mask = mask_matrix(kernel, case.batch, case.heads, case.q_len, case.kv_len, inputs.params)
+    assert mask.any() and not mask.all()
+
+
 def test_seeds_give_inputs_that_do_not_depend_on_other_cases():
     from fagen.runtime.check.inputs import draw
 

@@ -87,9 +87,12 @@ def draw_params(variant: Variant, trees: Sequence[Node], case: Case, generator: 
     shape = {"B": case.batch, "H": case.heads, "Hk": case.kv_heads, "Sq": case.q_len, "Skv": case.kv_len}
     uses = {param.name: usage(param, trees) for param in variant.params}
     drawn: dict[str, Tensor] = {}
+    # Of one whose index is read from itself, or from one that is read at it, what it may be is all that is known.
+    known = {param.name: _integers(param, uses[param.name], case) for param in variant.params}
+    likely = {name: (min(integers), max(integers)) for name, integers in known.items() if integers}
     for param in _inner_first(variant, uses):
         use = uses[param.name]
-        ranges = name_bounds(variant, case) | {name: value_bounds(tensor) for name, tensor in drawn.items()}
+        ranges = name_bounds(variant, case) | likely | {name: value_bounds(tensor) for name, tensor in drawn.items()}
         # "n" is one length within a param: the longest that a dim of it is read at.
         free = [dim for dim, extent in enumerate(param.shape) if extent not in shape and isinstance(extent, str)]
         highest = max((bounds_of(indices[dim], ranges)[1] for dim in free for indices in use.reads), default=0)
@@ -101,7 +104,6 @@ def draw_params(variant: Variant, trees: Sequence[Node], case: Case, generator: 
 
 def _draw(param: Param, use: Usage, shape: tuple[int, ...], case: Case, generator: torch.Generator) -> Tensor:
     dtype = DTYPES[param.dtype]
-    longest = max(case.q_len, case.kv_len)
     if dtype.is_floating_point:
         size = 1.0 / 16.0 if use.grows else 1.0
         values = torch.randn(shape, generator=generator) * size
@@ -116,21 +118,30 @@ def _draw(param: Param, use: Usage, shape: tuple[int, ...], case: Case, generato
         if case.values == "shut" and use.compared and shape:
             values[..., 2::3] = torch.nan
         return values.to(dtype)
-    if param.dtype == "bool":
-        low, high = 0, 2
-    elif use.position:
-        low, high = -1, longest + 2
-    elif use.index:
-        low, high = 0, 9
-    else:
-        near = [constant + n for constant in use.constants for n in (-1, 0, 1)]
-        labels = torch.tensor(sorted({0, 1, 2, 3, *near}))
+    integers = _integers(param, use, case)
+    if isinstance(integers, list):
+        labels = torch.tensor(integers)
         drawn = _runs if case.runs else torch.randint
         return labels[drawn(0, len(labels), shape, generator=generator)].to(dtype)
+    low, high = integers.start, integers.stop
     if case.runs and use.position:
         values = torch.randint(low, high, shape, generator=generator)
         return (values.sort(-1).values if values.dim() else values).to(dtype)
     return (_runs if case.runs else torch.randint)(low, high, shape, generator=generator).to(dtype)
+
+
+def _integers(param: Param, use: Usage, case: Case) -> range | list[int]:
+    """What a param of integers or truth values is drawn from; no number for one of reals."""
+    if DTYPES[param.dtype].is_floating_point:
+        return []
+    if param.dtype == "bool":
+        return range(2)
+    if use.position:
+        return range(-1, max(case.q_len, case.kv_len) + 2)
+    if use.index:
+        return range(9)
+    near = [constant + n for constant in use.constants for n in (-1, 0, 1)]
+    return sorted({0, 1, 2, 3, *near})
 
 
 def _runs(low: int, high: int, shape: tuple[int, ...], *, generator: torch.Generator) -> Tensor:

@@ -75,6 +75,38 @@ struct Array {
     return found ? value_of(*found) : Scalar{};
   }
 
+  // Elements along one axis, by how many steps they are from one of them.
+  struct Line {
+    const Value* data;  // of step 0, which may be outside
+    int64_t stride;
+    int32_t begin, end;  // of the steps inside the extents
+
+    // Whether steps 0 to count - 1 are inside, one after the other in memory.
+    __device__ __forceinline__ bool holds(int32_t count) const { return stride == 1 && begin <= 0 && count <= end; }
+    // That of a step, which is known to be held or not.
+    template <bool kHeld>
+    __device__ __forceinline__ Scalar at(int32_t step) const {
+      if constexpr (kHeld) return value_of(data[step]);
+      return begin <= step && step < end ? value_of(data[step * stride]) : Scalar{};
+    }
+  };
+
+  // Along axis `kAxis`, from an index on.
+  template <int kAxis, class... Index>
+  __device__ __forceinline__ Line line(Index... index) const {
+    static_assert(sizeof...(Index) == rank && kAxis < rank, "one index for each axis");
+    const int64_t where[kAxes] = {static_cast<int64_t>(index)...};
+    int64_t offset = 0;
+    bool outside = false;
+#pragma unroll
+    for (int axis = 0; axis < rank; ++axis) {
+      outside = outside || (axis != kAxis && (where[axis] < 0 || where[axis] >= view.size[axis]));
+      offset += where[axis] * view.stride[axis];
+    }
+    const auto step_to = [&](int64_t at) { return static_cast<int32_t>(greatest(least(at - where[kAxis], INT32_MAX), 0)); };
+    return {static_cast<const Value*>(view.data) + offset, view.stride[kAxis], step_to(0), outside ? 0 : step_to(view.size[kAxis])};
+  }
+
   // What a box of indexes can read, 0 or false among it where the box reaches outside the extents.
   template <class... Index>
   __device__ __forceinline__ Hull<Scalar> hull(Index... index) const {

@@ -8,7 +8,7 @@ namespace {
 
 // Scores of pairs that `test` excludes become -inf: test(a, b)(column) says which of rows a and b it admits, a bit each. A few
 // columns at a time, so that what they read is on its way together, in a loop: its code takes room in the instruction cache.
-template <int kKeyTiles, class Test>
+template <int kAtOnce, int kKeyTiles, class Test>
 __device__ __forceinline__ void exclude_rows(float (&x)[1][kKeyTiles][4], Test test) {
   constexpr int kOfWord = 8, kWords = (kKeyTiles + kOfWord - 1) / kOfWord;
   const int lane = lane_id();
@@ -16,7 +16,7 @@ __device__ __forceinline__ void exclude_rows(float (&x)[1][kKeyTiles][4], Test t
   uint32_t admitted[kWords] = {};
 #pragma unroll
   for (int word = 0; word < kWords; ++word)
-#pragma unroll 4
+#pragma unroll kAtOnce
     for (int n = word * kOfWord; n < (word + 1) * kOfWord && n < kKeyTiles; ++n) {
       uint32_t found = 0;
 #pragma unroll
@@ -31,6 +31,22 @@ __device__ __forceinline__ void exclude_rows(float (&x)[1][kKeyTiles][4], Test t
 #pragma unroll
     for (int bit = 0; bit < 4; ++bit)
       if (!(admitted[n / kOfWord] >> (n % kOfWord * 4 + bit) & 1)) x[0][n][bit] = -kInfinity;
+}
+
+// The same for a test of few instructions.
+template <int kKeyTiles, class Test>
+__device__ __forceinline__ void exclude_rows_unrolled(float (&x)[1][kKeyTiles][4], Test test) {
+  const int lane = lane_id();
+  const auto admits = test(lane / 4, lane / 4 + 8);
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const uint32_t both = admits(8 * n + lane % 4 * 2 + c);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        if ((both >> half & 1) == 0) x[0][n][2 * half + c] = -kInfinity;
+    }
 }
 
 }  // namespace
