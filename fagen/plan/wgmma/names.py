@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...expr.code import ArrayDeclaration, RowScores, Snippet
-from ...runtime.language import Binary, Call, Read, parse, walk
+from ...expr.code import RowScores, Snippet
 from ..mma.names import expression_names, shared_names
 from ..model import Plan
 from ..pieces import Scores, body, scores
 from .backward import Backward, backward_names
+from .excluding import NAME_PATTERN, declared, excluding, is_short
 from .forward import Forward, band_places, planned
 
 __all__ = ["direction_names", "shared_names"]
@@ -22,11 +21,11 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     """What the templates of one direction print besides."""
     if direction == "backward":
         assert isinstance(plan.backward, Backward)
-        return backward_names(plan.variant, plan.code, plan.backward, short=_is_short(plan))
+        return backward_names(plan.variant, plan.code, plan.backward, short=is_short(plan))
     assert isinstance(plan.forward, Forward)
     forward = plan.forward
     by_head = forward.by_head
-    short = _is_short(plan)
+    short = is_short(plan)
     names = expression_names(plan, "kRoom", "p.unit", ends=True)
     return {
         **names,
@@ -51,7 +50,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "small_weights": plan.variant.dtype == "bf16",
         "asks_by_pair": short,
         "exclude_header": "exclude_unrolled" if short else "exclude_rows",
-        **_excluding(plan, names),
+        **excluding(plan, names),
         "cache_bytes": 32 << 20,  # of 50 MiB, which q and o share
         "product": plan.variant.dtype,  # as the instruction calls the type of its operands
         # Tiles are found beforehand, once for all heads that the mask does not tell apart.
@@ -63,115 +62,6 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "screened": " | Note::kScreened" if shared_names(plan)["contains"] else "",
         "screeners": " + kScreeners" if shared_names(plan)["contains"] else "",
     }
-
-
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_DECLARATION = re.compile(r"const (\w+) (\w+) = (.*);")
-
-
-_LOAD = re.compile(r"(\w+)\.load\(([^()]*)\)")
-_KEY = re.compile(r"(?:kv|j)(?: [+-] \d+)?")
-
-
-@dataclass(frozen=True)
-class KeyRead:
-    """A read of a param along one ``axis``, at a key: ``name`` is declared by it, ``indexes`` are those at the first key
-    of a tile, in scope of a Block `at`."""
-
-    name: str
-    array: ArrayDeclaration
-    axis: int
-    indexes: str
-
-    @classmethod
-    def of(cls, line: str, declarations: Sequence[ArrayDeclaration], beside: set[str]) -> KeyRead | None:
-        """Of a statement that is one, and reads nothing of ``beside``, what others declare."""
-        name, value = declared(line)
-        load = _LOAD.fullmatch(value)
-        if load is None:
-            return None
-        indexes = load[2].split(", ")
-        keys = [axis for axis, index in enumerate(indexes) if {"kv", "j"} & set(_NAME.findall(index))]
-        if len(keys) != 1 or not _KEY.fullmatch(indexes[keys[0]]) or beside & set(_NAME.findall(load[2])):
-            return None
-        (array,) = (each for each in declarations if each.name == load[1])
-        return cls(name, array, keys[0], re.sub(r"\b(?:kv|j)\b", "at.j", load[2]))
-
-    @property
-    def statement(self) -> str:
-        """What declares it of a tile's column."""
-        return f"const auto {self.name} = keys.{self.name}.at<kHeld>(column);"
-
-
-@dataclass(frozen=True)
-class OfKey:
-    """The statements of a pair that are of its key alone, what they declare, and the other ones; and whether the key's
-    position is named ``alone``, by the former, or ``beside`` a row, by the others and the result. ``reads`` are those
-    of the former that read params, if all do so along one axis, and stand in ``lines`` as KeyRead.statement."""
-
-    lines: tuple[str, ...]
-    names: tuple[str, ...]
-    others: tuple[str, ...]
-    alone: bool
-    beside: bool
-    reads: tuple[KeyRead, ...] = ()
-
-    @classmethod
-    def of(cls, piece: Snippet, declarations: Sequence[ArrayDeclaration]) -> OfKey:
-        """Of a Snippet in scalars, which reads these arrays."""
-        varying = {"i", "q", *(declared(line)[0] for line in piece.row)}  # with the row
-        lines, names, others = [], [], []
-        for line in piece.pair:
-            name, value = declared(line)
-            if varying.isdisjoint(_NAME.findall(value)):
-                lines.append(line)
-                names.append(name)
-            else:
-                others.append(line)
-                varying.add(name)
-        reads = {line: KeyRead.of(line, declarations, set(names)) for line in lines if ".load(" in line}
-        along = tuple(read for read in reads.values() if read is not None)
-        if len(along) == len(reads):
-            lines = [line if (read := reads.get(line)) is None else read.statement for line in lines]
-        else:
-            along = ()
-        alone, beside = (
-            any("kv" in _NAME.findall(line) for line in each) for each in (lines, [*others, *piece.results])
-        )
-        return cls(tuple(lines), tuple(names), tuple(others), alone, beside, along)
-
-    @property
-    def loads(self) -> bool:
-        """Whether pairs read params by accesses of their own."""
-        return any(".load(" in line for line in (*self.lines, *self.others))
-
-
-def _excluding(plan: Plan, names: Mapping[str, Any]) -> Mapping[str, object]:
-    """How pairs are excluded that the mask does not admit: one by one, or, by one with reads, column by column, for two
-    rows."""
-    mask, code, variant = plan.code.mask, plan.code, plan.variant
-    if mask is None or _is_short(plan):
-        return {"of_key": None, "key_reads": None, "exclude": "exclude_pairs_unrolled", "excluding_test": "pair_test"}
-    of_key = OfKey.of(mask, code.declarations)
-    at_key = [read.indexes + f" {read.array.name}" for read in of_key.reads]
-    reads = Snippet((), (), tuple(at_key))
-    rest = Snippet(mask.row, (*of_key.lines, *of_key.others), (names["admitted"],))
-    # Few instructions a pair, but for what is read of its key.
-    unrolled = not of_key.loads and _is_short(plan, but=(Read,))
-    return {
-        "of_key": of_key,
-        "key_reads": scores(code, variant, reads, tail=False) if of_key.reads else None,
-        "row_pairs": scores(code, variant, rest, tail=False),
-        "exclude": "exclude_rows_unrolled" if unrolled else "exclude_rows<4>",
-        "excluding_test": "rows_test",
-    }
-
-
-def declared(line: str) -> tuple[str, str]:
-    """The name that a statement declares, and its value."""
-    match = _DECLARATION.fullmatch(line)
-    assert match is not None, line
-    return match[2], match[3]
 
 
 @dataclass(frozen=True)
@@ -266,19 +156,9 @@ def _of_block(snippets: list[Snippet]) -> OfBlock | None:
     for line in snippets[0].row:
         name, value = declared(line)
         read = ".load(" in value and all(line in snippet.row for snippet in snippets)
-        if read and varying.isdisjoint(_NAME.findall(value)):
+        if read and varying.isdisjoint(NAME_PATTERN.findall(value)):
             lines.append(line)
         else:
             varying.add(name)
     fields = tuple((line.split()[1], declared(line)[0]) for line in lines)
     return OfBlock(tuple(lines), fields) if 0 < len(lines) <= _MOST_OF_BLOCK else None
-
-
-def _is_short(plan: Plan, but: tuple[type, ...] = ()) -> bool:
-    """Whether a mask is a few instructions a pair: without params, functions, divisions and remainders, ``but`` some."""
-    variant = plan.variant
-    if variant.mask is None:
-        return True
-    tree = parse(variant.mask.resolved, params={param.name: param for param in variant.params}, expect="mask")
-    long = tuple({Read, Call} - set(but))
-    return not any(isinstance(node, long) or (isinstance(node, Binary) and node.op in "//%") for node in walk(tree))
