@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ class Module:
     def __init__(self, *variants: Variant):
         self.name, self.spec_file, self.manifest = "fake", "fake.yaml", {"target": "cpu"}
         self.device, self.emulator = "cpu", None
+        self.dispatcher: Any = None
         self.variants = lambda: variants
         self.variant = {variant.name: variant for variant in variants}.__getitem__
         self.kernels = {
@@ -31,7 +33,8 @@ class Module:
         """As Module.attention, with its defaults."""
         defaults = {"scale": None, "sink": None, "return_lse": False, "out": None, "align": "bottom_right"}
         defaults |= {"layout": None, "fallback": None}
-        return Dispatcher(self)(*qkv, mask, None, {}, **(defaults | given))  # type: ignore[arg-type]
+        self.dispatcher = self.dispatcher if given.pop("again", False) else Dispatcher(self)  # type: ignore[arg-type]
+        return self.dispatcher(*qkv, mask, None, {}, **(defaults | given))
 
 
 def variant(name: str, mask: str | None = None, **settings: Any) -> Variant:
@@ -97,3 +100,45 @@ def test_the_fallback_does_not_guess_a_layout() -> None:
         module.attention(*draw(), mask="causal", fallback="reference")
     with pytest.warns(UserWarning, match="falling back"):
         module.attention(*draw(), mask="causal", fallback="reference", layout="bhsd")
+
+
+def test_a_call_like_one_before_is_known_and_any_other_is_looked_through() -> None:
+    """Whatever a choice hangs on, alone different after a call that was answered."""
+    bf16 = replace(variant("small"), dtype="bf16")
+    wide, causal = replace(variant("wide"), head_dim=32, value_dim=32), variant("causal", "kv <= q")
+    plain, trained = replace(variant("plain"), backward=False), variant("trained", "kv < 9")
+    module = Module(plain, bf16, wide, causal, trained, variant("unscaled", "kv > 1", scale=1.0))
+    q, k, v = draw()
+    assert module.attention(q, k, v) == ("plain", None)
+
+    def again(*qkv: Any, **given: Any) -> Any:
+        return module.attention(*qkv, **given, again=True)
+
+    for _ in range(2):
+        assert again(q, k, v) == ("plain", None)
+        assert again(q, k, v, scale=2.0) == ("plain", 2.0)
+        assert again(q, k, v, mask="kv <= q") == ("causal", None)
+        assert again(q.bfloat16(), k.bfloat16(), v.bfloat16()) == ("small", None)
+        assert again(*(torch.cat([x, x], -1) for x in (q, k, v))) == ("wide", None)
+        assert again(q, k, v, mask="kv < 9") == ("trained", None)
+        assert again(q.clone().requires_grad_(), k, v, mask="kv < 9") == ("trained", None)
+        assert again(q, k, v, mask="kv > 1", scale=0.5) == ("unscaled", 0.5)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert again(q, k, v) == ("small", None)
+        for wrong, qkv, given in (
+            ("no variant", (q, k.clone().requires_grad_(), v), {}),
+            ("no variant", (q, k, torch.cat([v, v], -1)), {}),
+            ("no variant", (q, k, v), {"mask": "kv <= q", "align": "top_left"}),
+            ("no variant", (q, k, v), {"mask": "kv > 1"}),
+            ("no variant", (q, k, v), {"layout": "bhsd"}),
+            ("align: expected", (q, k, v), {"align": "left"}),
+            ("layout: expected", (q, k, v), {"layout": "sbhd"}),
+            ("fallback: expected", (q, k, v), {"fallback": "slow"}),
+            ("q: expected 4 dims", (q[0], k, v), {}),
+            ("k: expected 4 dims", (q, k[0], v), {}),
+            ("v: expected 4 dims", (q, k, v[0]), {}),
+        ):
+            with pytest.raises(ValueError, match=wrong):
+                again(*qkv, **given)
+        with pytest.raises(TypeError, match="k: expected a torch.Tensor"):
+            again(q, None, v)
