@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fagen.emulate import compile as programs
+
 CACHE = Path(__file__).parents[2] / ".build" / "tests"
 
 
@@ -16,6 +18,15 @@ def one_cache() -> Iterator[None]:
     """A folder that `make clean` removes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAGEN_CACHE_DIR", str(CACHE))
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def quickly_compiled() -> Iterator[None]:
+    """Programs run a few times each: compiling them as well as for a check takes longer than it saves. Those of checks,
+    which have processes of their own, are compiled as ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs, "_PROGRAM_FLAGS", (*programs._FLAGS, "-O0", "-w"))
         yield
 
 

@@ -263,8 +263,10 @@ def test_the_check_tells_faults_from_wrong_numbers(folder: Path, tmp_path: Path)
     assert report.verdict == FAILED and report.failures[0].measure in ("max", "rms", "nan")
 
 
+@pytest.mark.nightly
 def test_a_check_in_the_emulator(folder: Path) -> None:
-    """Within a minute on an idle machine, every case in several orders."""
+    """Within a minute on an idle machine, every case in several orders. Nightly: the full check below has the same
+    cases, and test_targets.py checks other kernels."""
     report = check_folder(folder, names=["rich_d64"], seed=1, on="emulator")
     [entry] = report.variants
     assert entry.verdict == PASSED, "\n".join(explain(entry))

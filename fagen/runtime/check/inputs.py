@@ -187,7 +187,7 @@ def _values(
 def _sink(case: Case, source: torch.Generator) -> Tensor:
     """[H]. Where scores are large, it is as large, so that it weighs something in some rows."""
     sink = torch.randn(case.heads, generator=source)
-    if case.values == "shut":
+    if case.values == "shut" or case.kv_len == 0:  # beside no keys one of -inf leaves nothing at all
         sink[:1], sink[3:4] = -torch.inf, torch.inf
     if case.values != "large":
         return sink

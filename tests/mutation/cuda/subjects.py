@@ -268,7 +268,8 @@ SUBJECTS: dict[str, Subject] = {
         # every side; of reals, compared without rounding, often with what those outside are, so that a tile can be
         # known to be left out by them; of labels that are compared one by one, few enough to be looked through, or
         # more. Of every other head most of a page has one label, which ends within a tile of the first batch entry,
-        # another of the second, and within a warp's rows.
+        # another of the second, and within a warp's rows. Of `start`, the last tile that reads some would, a few keys
+        # further, read none.
         _subject(
             "sm_80",
             "parts",
@@ -279,7 +280,7 @@ SUBJECTS: dict[str, Subject] = {
             mask="start[kv % 2, q // 2 - 9, kv - 3] > q // 2 - 6 and weight[kv // 8 - 1] < min(most, 0)"
             " if h % 3 == 0 else page[h, (kv - 12) * (381 if b == 0 else 1100)] == page[h, 16794 + q // 4]",
             params=(
-                Param("start", "i32", (2, 38, 36)),
+                Param("start", "i32", (2, 38, 35)),
                 Param("weight", "f32", ("n",)),
                 Param("most", "f32", ()),
                 Param("page", "i32", (4, 24000)),
@@ -297,29 +298,30 @@ SUBJECTS: dict[str, Subject] = {
             value_dim=72,
             mask="i >= kv and (i - kv < 16 or kv < 16 or i > 127) or q > 300",
         ),
-        # The same without a mask, and one that multiplies alone; three stages; a score, and a sink; rows of queries and
-        # keys that are less than a slab.
+        # The same without a mask, and without turns, so that each has the parts of a param that it reads in two places;
+        # three stages; a score, and a sink; rows of queries and keys that are less than a slab.
         _subject(
             "sm_90a",
             "alone",
             40,
             "bf16",
-            Tiles(q=64, kv=32, stages=3),
+            Tiles(q=128, kv=32, stages=3, turns="none"),
             value_dim=64,
             sink=True,
             score="s / 2 - (abs(q - kv) / 16 if near[q - kv + 20] else 0)",
             params=(Param("near", "bool", ("n",)),),
         ),
         # Tiles of a mask that are found by a kernel before; parts of params along the diagonal, kept in shared memory
-        # for a tile, of a head's row and of all heads; rows of less than a slab.
+        # for a tile, of a head's row and of all heads; rows of less than a slab; a row that sees nothing after one that
+        # does, of the two that a lane has.
         _subject(
             "sm_90a",
             "biased",
             24,
-            "f16",
+            "bf16",
             Tiles(q=128, kv=80, stages=2),
             value_dim=32,
-            mask="kv - 30 <= q and (ids[b, q + 3] == ids[b, kv] or kv < 4)",
+            mask="kv - 30 <= q and (ids[b, q + 3] == ids[b, kv] or kv < 4) and q != 46",
             score="s + bias[h, q - kv + 40] * near[kv - q + 30] + slope[i]",
             params=(
                 Param("bias", "f32", ("H", "n")),
