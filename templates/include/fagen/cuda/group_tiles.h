@@ -3,6 +3,7 @@
 #include "fagen/bounds.h"
 #include "fagen/cuda/key_range.h"
 #include "fagen/cuda/threads.h"
+#include "fagen/params.h"
 
 namespace fagen {
 namespace {
@@ -46,18 +47,13 @@ struct TileWord {
   }
 };
 
-// By a warp, a lane for each tile. `test(tile, group)` says what the mask admits of a tile's pairs with a warpgroup's
-// rows; of one without rows it is kNone.
+// Finds what belongs to a word, of one warpgroup: by a warp, a lane for each tile. `test(tile)` says what the mask admits
+// of a tile's pairs with the warpgroup's rows; of one without rows it is kNone.
 template <int kGroups, class Test>
-__device__ __forceinline__ TileWord<kGroups> ask_for_tiles(int word, Test test) {
-  TileWord<kGroups> found{};
-#pragma unroll
-  for (int group = 0; group < kGroups; ++group) {
-    const Tri admitted = test(32 * word + lane_id(), group);
-    found.some[group] = __ballot_sync(~0u, admitted != Tri::kNone);
-    found.whole[group] = __ballot_sync(~0u, admitted == Tri::kAll);
-  }
-  return found;
+__device__ __forceinline__ void find_tiles(TileWord<kGroups>* words, int word, int group, Test test) {
+  const Tri admitted = test(32 * word + lane_id());
+  const uint32_t some = __ballot_sync(~0u, admitted != Tri::kNone), whole = __ballot_sync(~0u, admitted == Tri::kAll);
+  if (lane_id() == 0) words[word].some[group] = some, words[word].whole[group] = whole;
 }
 
 // Tiles by words that were stored, which a warp reads.
@@ -125,8 +121,8 @@ class AskedTiles {
   uint32_t left_ = 0, flags_ = 0;  // tiles of those asked for last; what is known of a lane's own
 };
 
-// `below(tile)` is the range of tiles, first to last - 1, outside which none below `tile` counts; `test(tile, group)` is
-// as above.
+// `below(tile)` is the range of tiles, first to last - 1, outside which none below `tile` counts; `test(tile, group)` says
+// what the mask admits of a tile's pairs with a warpgroup's rows.
 template <int kGroups, class Below, class Test>
 __device__ __forceinline__ AskedTiles<kGroups, Below, Test> ask_tiles(int tiles, Below below, Test test) {
   return {tiles, below, test};
