@@ -151,7 +151,7 @@ class Called:
         self.workspace = torch.full((words * self.plan.word_bytes,), 0xFF, dtype=torch.uint8)
         p.workspace = self.workspace.data_ptr()
         found = [_memory("tiles", self.workspace, True)]
-        self._launch("find_tiles", [bytes(p)], -(-words * self.plan.word_bytes // 16), (64, 0), found, params)
+        self._launch("find_tiles", [bytes(p)], -(-words * self.plan.word_bytes // 4), (64, 0), found, params)
         return found
 
     def _map(self, tensor: Tensor, rows: int) -> bytes:

@@ -47,14 +47,30 @@ struct TileWord {
   }
 };
 
-// Finds what belongs to a word, of one warpgroup: by a warp, a lane for each tile. `test(tile)` says what the mask admits
-// of a tile's pairs with the warpgroup's rows; of one without rows it is kNone.
-template <int kGroups, class Test>
-__device__ __forceinline__ void find_tiles(TileWord<kGroups>* words, int word, int group, Test test) {
-  const Tri admitted = test(32 * word + lane_id());
-  const uint32_t some = __ballot_sync(~0u, admitted != Tri::kNone), whole = __ballot_sync(~0u, admitted == Tri::kAll);
-  if (lane_id() == 0) words[word].some[group] = some, words[word].whole[group] = whole;
-}
+// What a warp finds: of one warpgroup, a byte of a word. Four lanes ask for each of its tiles: what one asks of params the
+// others help to look through.
+template <int kGroups>
+struct Finder {
+  int group, byte;
+  uint32_t work;  // which words, if each block of rows has `words`
+
+  __device__ __forceinline__ explicit Finder(uint32_t words) {
+    uint32_t part = blockIdx.x * kFinders + static_cast<uint32_t>(warp_id());
+    group = static_cast<int>(part % kGroups), part /= kGroups;
+    byte = static_cast<int>(part % (4 * words)), work = part / (4 * words);
+  }
+
+  // `test(tile)` says what the mask admits of a tile's pairs with the warpgroup's rows; of one without rows it is kNone.
+  template <class Test>
+  __device__ __forceinline__ void find(TileWord<kGroups>* words, Test test) const {
+    const Tri admitted = test(8 * byte + lane_id() % 8);
+    const uint32_t some = __ballot_sync(~0u, admitted != Tri::kNone), whole = __ballot_sync(~0u, admitted == Tri::kAll);
+    if (lane_id() != 0) return;
+    TileWord<kGroups>& word = words[byte / 4];
+    reinterpret_cast<uint8_t*>(&word.some[group])[byte % 4] = static_cast<uint8_t>(some);
+    reinterpret_cast<uint8_t*>(&word.whole[group])[byte % 4] = static_cast<uint8_t>(whole);
+  }
+};
 
 // Tiles by words that were stored, which a warp reads.
 template <int kGroups>

@@ -132,9 +132,9 @@ inline void encode(const Call& call, TensorMap& map, const TensorView& t, int64_
                            length > 0 ? t.data : spare, extents, strides, box, ones, kSwizzle128, kPromote256, kZerosOutside);
 }
 
-// Blocks of threads for so many words of `bytes`: a warp finds 8 of these, what a warpgroup's part of 32 tiles is.
+// Blocks of threads for so many words of `bytes`: a warp finds two of these, of one warpgroup's part of 8 tiles.
 inline uint32_t find_blocks(const Call& call, int64_t words, int32_t bytes) {
-  const int64_t warps = words * (bytes / 8);
+  const int64_t warps = words * (bytes / 2);
   if (warps > INT32_MAX) {
     throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and lengths make too many tiles");
   }
