@@ -7,6 +7,7 @@ it, and its tile test and limits are called for spans the test chooses.
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -119,7 +120,9 @@ def render(variants: Sequence[Variant], codes: Sequence[KernelCode], snippets: b
             ("keys", "Ranges", code.key_ranges),
             ("queries", "Ranges", code.query_ranges),
         ):
-            lines += [f"{kind} {name}{n}(const BackwardParams& p, const Ask& ask) {{", *_scope(code), spans, *body, "}"]
+            signature = f"{kind} {name}{n}(const BackwardParams& p, const Ask& ask) {{"
+            lanes = ["const Lanes lanes = Lanes::all();"] * any(re.search(r"\blanes\b", line) for line in body)
+            lines += [signature, *_scope(code), spans, *lanes, *body, "}"]
         runs = f"score{n}, grad{n}, scatter{n}" if snippets else "nullptr, nullptr, nullptr"
         table.append(f"{{{{{runs}}}, test{n}, {{keys{n}, queries{n}}}}}")
     lines += [

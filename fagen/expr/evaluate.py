@@ -163,7 +163,7 @@ class _Tile:
         """The integers that a read gives over the tile."""
         inside, outside = self._inside(str(read.value), [self.walker.walk(index) for index in read.args])
         if inside is None:
-            return Values(Span(*self.analysis.sizes.range(read)), None)
+            return Values(Span(*self.analysis.sizes.range(read)))
         return Values.of([*map(int, inside.reshape(-1)), *([0] if outside else [])])
 
     def _inside(self, param: str, indices: list[Span]) -> tuple[Any, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ class _Body:
         self.span, self.pairs = ("Span", "Pairs") if bits == 64 else (f"Span{bits}", f"Pairs{bits}")
         self.scalars = Printer(analysis.graph, analysis.sizes.params)
         self.lines: list[str] = []
+        self.lanes = "lanes"  # that are here: see Lanes of array.h
         self._depth = 0
         self._names: list[str] = []
 
@@ -76,15 +78,37 @@ class _Body:
         self.lines.append(_INDENT * self._depth + line)
 
     @contextmanager
-    def block(self, start: str) -> Iterator[None]:
-        """A block; what is named in it can be named again after it."""
-        self.add(start)
+    def block(self, condition: str = "") -> Iterator[None]:
+        """A block, perhaps for a ``condition`` alone; what is named in it can be named again after it."""
+        start, named, around = len(self.lines), len(self._names), self.lanes
+        self.add("{")
+        if condition:
+            self.lanes = self.fresh("lanes")
         self._depth += 1
-        named = len(self._names)
         yield
-        del self._names[named:]
         self._depth -= 1
         self.add("}")
+        if condition:
+            inside = self._where(start + 1, around, condition)
+            self.lines[start] = _INDENT * self._depth + f"if ({inside or condition}) {{"
+        del self._names[named:]
+        self.lanes = around
+
+    @contextmanager
+    def unless(self, condition: str, leave: str) -> Iterator[None]:
+        """Statements for which those are left that do not ``leave``."""
+        start, around = len(self.lines), self.lanes
+        self.lanes = self.fresh("lanes")
+        yield
+        inside = self._where(start, around, condition)
+        left = [f"{inside};", f"if (!{self.lanes}) {leave}"] if inside else [f"if (!{condition}) {leave}"]
+        self.lines[start:start] = [_INDENT * self._depth + line for line in left]
+
+    def _where(self, start: int, around: str, condition: str) -> str | None:
+        """The declaration of ``self.lanes``, if a line from ``start`` on names them."""
+        if not any(re.search(rf"\b{self.lanes}\b", line) for line in self.lines[start:]):
+            return None
+        return f"const Lanes {self.lanes} = {around}.where({condition})"
 
     def fresh(self, stem: str) -> str:
         """A name nothing else in the function has; it ends in a digit or holds ``_at``."""
@@ -132,7 +156,7 @@ class _Steps:
         self._body.params[param] = None
         names = [str(index.value) if index.op == "name" else None for index in node.args]
         stem = f"{array_name(param)}_" + ("_".join(str(name) for name in names) if all(names) else "range")
-        return self._named(kind, f"{array_name(param)}.hull({', '.join(indices)})", stem)
+        return self._named(kind, f"{array_name(param)}.hull({', '.join([self._body.lanes, *indices])})", stem)
 
     def _named(self, kind: str, text: str, stem: str) -> str:
         name = self._body.fresh(stem)
@@ -144,19 +168,19 @@ class _TestPrinter(_Body):
     def body(self) -> list[str]:
         self.add("bool admits = false;")
         self._possible(self.analysis.admits, "admits")
-        self.add("if (!admits) return Tri::kNone;")
-        self.add("bool refuses = false;")
-        self._possible(self.analysis.refuses, "refuses")
+        with self.unless("admits", "return Tri::kNone;"):
+            self.add("bool refuses = false;")
+            self._possible(self.analysis.refuses, "refuses")
         self.add("return refuses ? Tri::kSome : Tri::kAll;")
         return self.finished()
 
-    def _possible(self, test: Possible, found: str, start: str = "{") -> None:
-        """A block, opened by ``start``, that sets ``found``, so far false, if the test is passed."""
+    def _possible(self, test: Possible, found: str, condition: str = "") -> None:
+        """A block, for a ``condition``, that sets ``found``, so far false, if the test is passed."""
         if isinstance(test, OneOf):
             for number, part in enumerate(test.parts):
-                self._possible(part, found, f"if (!{found}) {{" if number else start)
+                self._possible(part, found, f"!{found}" if number else condition)
             return
-        with self.block(start), ExitStack() as blocks:
+        with self.block(condition), ExitStack() as blocks:
             passed = self._conjunction(test, blocks) if isinstance(test, Conjunction) else self._each(test, blocks)
             self.add(f"if ({passed}) {found} = true;" if passed else f"{found} = true;")
 
@@ -164,7 +188,7 @@ class _TestPrinter(_Body):
         passed: str | None = None
         for part in test.parts:
             if passed:
-                blocks.enter_context(self.block(f"if ({passed}) {{"))
+                blocks.enter_context(self.block(passed))
             passed = self.fresh("part")
             self.add(f"bool {passed} = false;")
             self._possible(part, passed)
@@ -181,20 +205,20 @@ class _TestPrinter(_Body):
         steps = _Steps(self, q, kv)
         for literal in test.others:
             if passed:
-                blocks.enter_context(self.block(f"if ({passed}) {{"))
+                blocks.enter_context(self.block(passed))
             passed = _passed(self, steps, literal)
             pair = shared(literal, test.others, steps.walker.is_exact) if isinstance(literal, Equal) else None
             if passed and pair:
-                blocks.enter_context(self.block(f"if ({passed}) {{"))
+                blocks.enter_context(self.block(passed))
                 passed = self._may_share(pair, steps)
         return passed
 
     def _may_share(self, pair: Shared, steps: _Steps) -> str:
-        arguments = []
+        arguments = [self.lanes]
         for read in (pair.left, pair.right):
             indices = ", ".join(steps.walker.walk(index) for index in read.args)
-            arguments.append(self.fresh(f"{array_name(str(read.value))}_values"))
-            self.add(f"const Values {arguments[-1]} = {array_name(str(read.value))}.values({indices});")
+            arguments.append(self.fresh(f"{array_name(str(read.value))}_part"))
+            self.add(f"const auto {arguments[-1]} = {array_name(str(read.value))}.part({indices});")
         if pair.least or pair.most:
             least, most = "INT64_MIN", "INT64_MAX"
             for node in pair.least:

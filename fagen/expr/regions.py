@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .bounds import FAR, Span, join, point
 
+_TURNS = 16  # in which integers of two parts are compared
+
 
 @dataclass(frozen=True)
 class Values:
-    """Integers that a part of an array holds: each in ``listed``, or, where they are too many, None."""
+    """The integers that a part of an array holds: in ``listed``, sorted, or, where they are too many, any of a span."""
 
-    hull: Span
-    listed: frozenset[int] | None
+    listed: tuple[int, ...] | Span
 
     @classmethod
     def of(cls, values: Iterable[int]) -> Values:
-        found = frozenset(values)
-        return cls(Span(min(found), max(found)), found if len(found) <= 16 else None)
+        return cls(tuple(sorted(values)))
 
-    def may_hold(self, x: int) -> bool:
-        """Whether an integer may be among them."""
-        return self.hull.lo <= x <= self.hull.hi if self.listed is None else x in self.listed
+    def next(self, x: int) -> int | None:
+        """The least of them that is at least ``x``."""
+        if isinstance(self.listed, Span):
+            found = max(x, self.listed.lo)
+            return found if found <= self.listed.hi else None
+        at = bisect_left(self.listed, x)
+        return self.listed[at] if at < len(self.listed) else None
 
 
 def may_share(a: Values, b: Values, allowed: Span) -> bool:
-    """Whether one integer may be in both, and within ``allowed``."""
-    if a.listed is None and b.listed is None:
-        return a.hull.lo <= b.hull.hi and b.hull.lo <= a.hull.hi
-    few, other = (a, b) if a.listed is not None else (b, a)
-    assert few.listed is not None
-    return any(allowed.lo <= x <= allowed.hi and other.may_hold(x) for x in few.listed)
+    """Whether one integer may be in both, and within ``allowed``. In turns that finds whatever they share; after many
+    they may."""
+    x = allowed.lo
+    for _ in range(_TURNS):
+        in_a = a.next(x)
+        if in_a is None or in_a > allowed.hi:
+            return False
+        in_b = b.next(in_a)
+        if in_b is None or in_b > allowed.hi:
+            return False
+        if in_a == in_b:
+            return True
+        x = in_b
+    return True
 
 
 @dataclass(frozen=True)

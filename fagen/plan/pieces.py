@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from ..expr import ArrayDeclaration, KernelCode, Snippet
 from ..runtime.variant import Variant
 
+_POSITIONS = ("b", "h", "hk", "i", "q", "j", "kv")
 # The names that statements of the middle end may use, beside arrays of params: see fagen.expr.code.
-SCOPE = ("b", "h", "hk", "i", "q", "j", "kv", "s", "raw", "scale", "reference", "first", "step", "q_len", "kv_len")
+SCOPE = (*_POSITIONS, "s", "raw", "scale", "reference", "first", "step", "q_len", "kv_len", "lanes")
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
@@ -36,7 +37,7 @@ class Piece:
     @property
     def at(self) -> str:
         """The name of a function's Block, nothing if it needs none."""
-        return " at" if set(self.needs) - {"q_len", "kv_len", "scale"} else ""
+        return " at" if set(self.needs) - {"q_len", "kv_len", "scale", "lanes"} else ""
 
 
 @dataclass(frozen=True)

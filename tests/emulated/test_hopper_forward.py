@@ -85,7 +85,7 @@ def test_tiles_are_found_for_each_head_that_the_mask_tells_apart(hopper: ModuleT
     with driver.use(hopper) as emulator:
         got = hopper.heads(q, k, v, left=left, return_lse=True)
         counts = hopper.tile_counts("heads", q, k, left=left)
-    assert emulator.launches == 3
+    assert emulator.launches == 4  # tiles are found for the count, too
     close(got, hopper.heads.reference(q, k, v, left=left, return_lse=True))
     assert counts.total == 2 * 4 * 5 * 35 and counts.empty == 0
 

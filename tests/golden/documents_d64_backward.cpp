@@ -78,32 +78,34 @@ Tri mask_test(const BackwardParams& p, const Block& at) {
   const int32_t b = at.b;
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const Lanes lanes = Lanes::all();
   const Span q = Span{at.i, at.i + at.rows - 1} + Span{kv_len - q_len};
   const Span kv{at.j, least(at.j + at.keys, kv_len) - 1};
   bool admits = false;
   {
     Pairs pairs(q, kv);
     pairs.difference.at_least(0);
-    if (pairs.narrow()) {
-      const Span doc_at_b_q = doc_at.hull(Span(b), pairs.q);
-      const Span doc_at_b_kv = doc_at.hull(Span(b), pairs.kv);
-      if (equal(doc_at_b_q, doc_at_b_kv) != Tri::kNone) {
-        const Values doc_at_values = doc_at.values(Span(b), pairs.q);
-        const Values doc_at_values2 = doc_at.values(Span(b), pairs.kv);
-        if (may_share(doc_at_values, doc_at_values2)) admits = true;
+    if (const Lanes lanes1 = lanes.where(pairs.narrow())) {
+      const Span doc_at_b_q = doc_at.hull(lanes1, Span(b), pairs.q);
+      const Span doc_at_b_kv = doc_at.hull(lanes1, Span(b), pairs.kv);
+      if (const Lanes lanes2 = lanes1.where(equal(doc_at_b_q, doc_at_b_kv) != Tri::kNone)) {
+        const auto doc_at_part = doc_at.part(Span(b), pairs.q);
+        const auto doc_at_part2 = doc_at.part(Span(b), pairs.kv);
+        if (may_share(lanes2, doc_at_part, doc_at_part2)) admits = true;
       }
     }
   }
-  if (!admits) return Tri::kNone;
+  const Lanes lanes1 = lanes.where(admits);
+  if (!lanes1) return Tri::kNone;
   bool refuses = false;
   {
     Pairs pairs(q, kv);
     pairs.difference.at_most(-1);
     if (pairs.narrow()) refuses = true;
   }
-  if (!refuses) {
-    const Span doc_at_b_q = doc_at.hull(Span(b), q);
-    const Span doc_at_b_kv = doc_at.hull(Span(b), kv);
+  if (const Lanes lanes2 = lanes1.where(!refuses)) {
+    const Span doc_at_b_q = doc_at.hull(lanes2, Span(b), q);
+    const Span doc_at_b_kv = doc_at.hull(lanes2, Span(b), kv);
     if (equal(doc_at_b_q, doc_at_b_kv) != Tri::kAll) refuses = true;
   }
   return refuses ? Tri::kSome : Tri::kAll;
@@ -111,8 +113,10 @@ Tri mask_test(const BackwardParams& p, const Block& at) {
 
 // The same, and no key past the end.
 Tri tile_test(const BackwardParams& p, const Block& at) {
+  Block asked = at;  // lanes of a warp read params together: all of them ask, of a tile past the end for the last key
+  asked.j = least(at.j, static_cast<int32_t>(p.shape.kv_len) - 1);
+  const Tri admitted = mask_test(p, asked);
   if (at.j >= p.shape.kv_len) return Tri::kNone;
-  const Tri admitted = mask_test(p, at);
   return at.j + at.keys > p.shape.kv_len ? admitted & Tri::kSome : admitted;
 }
 

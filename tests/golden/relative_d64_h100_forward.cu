@@ -406,10 +406,12 @@ __device__ __forceinline__ Tri tile_test(const ForwardParams& p, const Block& at
   return at.j + at.keys > p.shape.kv_len ? admitted & Tri::kSome : admitted;
 }
 
-// What the mask admits of a tile's pairs with a warpgroup's rows.
+// What the mask admits of a tile's pairs with a warpgroup's rows. Lanes of a warp may read params together: of a mask with
+// params all ask.
 __device__ __forceinline__ Tri group_test(const ForwardParams& p, const Block& at, int tile, int group) {
   const Block part = part_of(at, 64 * group, 64);
-  return part.rows > 0 ? tile_test(p, at_key(part, tile * kTileKv)) : Tri::kNone;
+  const Tri admitted = tile_test(p, at_key(part, tile * kTileKv));
+  return part.rows > 0 ? admitted : Tri::kNone;
 }
 
 // The keys below a limit that the rows of a block may admit.

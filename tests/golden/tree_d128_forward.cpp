@@ -71,6 +71,7 @@ Tri mask_test(const ForwardParams& p, const Block& at) {
   const int32_t b = at.b;
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const Lanes lanes = Lanes::all();
   const Span q = Span{at.i, at.i + at.rows - 1} + Span{kv_len - q_len};
   const Span kv{at.j, least(at.j + at.keys, kv_len) - 1};
   bool admits = false;
@@ -79,22 +80,23 @@ Tri mask_test(const ForwardParams& p, const Block& at) {
     pairs.kv.at_most(kv_len - q_len - 1);
     if (pairs.narrow()) admits = true;
   }
-  if (!admits) {
+  if (const Lanes lanes1 = lanes.where(!admits)) {
     const Span span1 = q - Span(kv_len - q_len);
     const Span span2 = kv - Span(kv_len - q_len);
-    const Span tree_at_range = tree_at.hull(Span(b), span1, span2);
+    const Span tree_at_range = tree_at.hull(lanes1, Span(b), span1, span2);
     const Tri truth1 = is_true(tree_at_range);
     if (truth1 != Tri::kNone) admits = true;
   }
-  if (!admits) return Tri::kNone;
+  const Lanes lanes1 = lanes.where(admits);
+  if (!lanes1) return Tri::kNone;
   bool refuses = false;
   {
     Pairs pairs(q, kv);
     pairs.kv.at_least(kv_len - q_len);
-    if (pairs.narrow()) {
+    if (const Lanes lanes2 = lanes1.where(pairs.narrow())) {
       const Span span1 = pairs.q - Span(kv_len - q_len);
       const Span span2 = pairs.kv - Span(kv_len - q_len);
-      const Span tree_at_range = tree_at.hull(Span(b), span1, span2);
+      const Span tree_at_range = tree_at.hull(lanes2, Span(b), span1, span2);
       const Tri truth1 = is_true(tree_at_range);
       if (truth1 != Tri::kAll) refuses = true;
     }
@@ -104,8 +106,10 @@ Tri mask_test(const ForwardParams& p, const Block& at) {
 
 // The same, and no key past the end.
 Tri tile_test(const ForwardParams& p, const Block& at) {
+  Block asked = at;  // lanes of a warp read params together: all of them ask, of a tile past the end for the last key
+  asked.j = least(at.j, static_cast<int32_t>(p.shape.kv_len) - 1);
+  const Tri admitted = mask_test(p, asked);
   if (at.j >= p.shape.kv_len) return Tri::kNone;
-  const Tri admitted = mask_test(p, at);
   return at.j + at.keys > p.shape.kv_len ? admitted & Tri::kSome : admitted;
 }
 

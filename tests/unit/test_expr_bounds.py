@@ -172,7 +172,7 @@ def test_shared_values(a: list[int], b: list[int], allowed: Span) -> None:
     common = {x for x in set(a) & set(b) if allowed.lo <= x <= allowed.hi}
     found = may_share(Values.of(a), Values.of(b), allowed)
     assert found or not common
-    if len(set(a)) <= 16 and len(set(b)) <= 16:
+    if min(len(set(a)), len(set(b))) < 16:  # a turn passes one of each
         assert found == bool(common)
 
 

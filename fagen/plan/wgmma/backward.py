@@ -15,6 +15,7 @@ _SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, t
 _KEYS = 64  # of a warpgroup, by the instruction
 _GROUPS = 2
 _PLANNED = 8
+_FINDERS = 2  # warps of a block that finds tiles: kFinders of params.h
 _FEEDER = 24  # registers of a thread that feeds: what two warpgroups have no use for
 
 
@@ -58,7 +59,7 @@ class Backward:
     def kernels(self) -> Mapping[str, tuple[int, int]]:
         """Threads of a block of each kernel, and its shared memory."""
         others = ("prepare", "finish", *("sink",) * self.sink, *("mend",) * self.turns)
-        found = {"find": (128, 0)} if self.word_bytes else {}
+        found = {"find": (32 * _FINDERS, 0)} if self.word_bytes else {}
         return {"kernel": (self.threads, self.shared_bytes), **dict.fromkeys(others, (256, 0)), **found}
 
     @property

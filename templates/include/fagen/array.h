@@ -96,6 +96,15 @@ inline int64_t lane_of(int64_t index, int) { return index; }
 inline int64_t lane_of(vi index, int lane) { return index[lane]; }
 inline int64_t lane_of(vl index, int lane) { return index[lane]; }
 
+// Those of a warp that run the same statements; see cuda/array.h. Here there is one.
+struct Lanes {
+  bool here;
+
+  static Lanes all() { return {true}; }
+  Lanes where(bool condition) const { return {condition}; }
+  explicit operator bool() const { return here; }
+};
+
 // What the elements of a part of an array can be: an interval; of truth values, 0 and 1.
 constexpr int64_t kHullLimit = 1 << 14;  // larger parts are not looked through
 inline Span hull_of(int32_t low, int32_t high, bool) { return {low, high}; }
@@ -192,9 +201,10 @@ struct Array {
   using Value = typename Plain<T>::type;
   using Scalar = typename ElementOf<Value>::Scalar;
   using Vector = typename ElementOf<Value>::Vector;
+  static constexpr int kAxes = rank > 0 ? rank : 1;
 
   T* data;
-  int64_t size[rank > 0 ? rank : 1], stride[rank > 0 ? rank : 1];
+  int64_t size[kAxes], stride[kAxes];
 
   explicit Array(const ArrayView& view) : data(static_cast<T*>(view.data)), size{}, stride{} {
     for (int axis = 0; axis < rank; ++axis) {
@@ -204,7 +214,7 @@ struct Array {
   }
 
   // Where an element is, or nullptr outside the extents.
-  T* find(const int64_t (&index)[rank > 0 ? rank : 1]) const {
+  T* find(const int64_t (&index)[kAxes]) const {
     int64_t offset = 0;
     for (int axis = 0; axis < rank; ++axis) {
       if (index[axis] < 0 || index[axis] >= size[axis]) return nullptr;
@@ -216,7 +226,7 @@ struct Array {
   template <class... Index>
   Scalar load(Index... index) const {
     static_assert(sizeof...(Index) == rank, "one index for each axis");
-    const int64_t where[rank > 0 ? rank : 1] = {static_cast<int64_t>(index)...};
+    const int64_t where[kAxes] = {static_cast<int64_t>(index)...};
     const T* const found = find(where);
     return found ? value_of(*found) : Scalar{};
   }
@@ -252,7 +262,7 @@ struct Array {
   template <class... Index>
   void add(float g, Index... index) const {
     static_assert(sizeof...(Index) == rank, "one index for each axis");
-    const int64_t where[rank > 0 ? rank : 1] = {static_cast<int64_t>(index)...};
+    const int64_t where[kAxes] = {static_cast<int64_t>(index)...};
     if (T* const found = find(where)) *found += g;
   }
   template <class... Index>
@@ -266,7 +276,7 @@ struct Array {
 
   // What a box of indexes can read, 0 or false among it where the box reaches outside the extents.
   template <class... Index>
-  Hull<Scalar> hull(Index... index) const {
+  Hull<Scalar> hull(Lanes, Index... index) const {
     static_assert(sizeof...(Index) == rank, "a range for each axis");
     if constexpr (rank == 0) {
       return Line<T>{data, 1, 1}.hull();
@@ -276,39 +286,14 @@ struct Array {
     }
   }
 
-  // The integers that a box of indexes can read, 0 among them where the box reaches outside the extents.
-  template <class... Index>
-  Values values(Index... index) const {
-    static_assert(sizeof...(Index) == rank, "a range for each axis");
-    const Span box[rank] = {Span(index)...};
-    const Part part(*this, box);
-    Values found;
-    if (part.outside) found.add(0);
-    if (part.elements > kHullLimit) {
-      found.add(unknown_element(Scalar{}));
-      return found;
-    }
-    for (int64_t n = 0; n < part.lines; ++n) {
-      const Line<T> line = part.line(*this, n);
-      int64_t last = value_of(line.data[0]);
-      found.add(last);
-      for (int64_t at = 1; at < line.size; ++at) {
-        const int64_t next = value_of(line.data[at * line.stride]);
-        if (next != last) found.add(next);
-        last = next;
-      }
-    }
-    return found;
-  }
-
- private:
   // The part of a box of indexes that is inside the extents, as lines along its longest axis.
   struct Part {
-    int64_t first[rank > 0 ? rank : 1], count[rank > 0 ? rank : 1], elements = 1, lines = 0;
+    const Array& array;
+    int64_t first[kAxes], count[kAxes], elements = 1, lines = 0;
     int along = 0;
-    bool outside = false;  // the box has indexes outside
+    bool outside = false;  // the box has indexes outside, which read 0 or false
 
-    Part(const Array& array, const Span (&box)[rank > 0 ? rank : 1]) {
+    Part(const Array& whole, const Span (&box)[kAxes]) : array(whole) {
       for (int axis = 0; axis < rank; ++axis) {
         first[axis] = greatest(box[axis].lo, 0);
         count[axis] = greatest(least(box[axis].hi, array.size[axis] - 1) - first[axis] + 1, 0);
@@ -322,7 +307,7 @@ struct Array {
       if (elements > 0) lines = elements / count[along];
     }
 
-    Line<T> line(const Array& array, int64_t n) const {
+    Line<T> line(int64_t n) const {
       int64_t offset = first[along] * array.stride[along];
       for (int axis = 0; axis < rank; ++axis) {
         if (axis == along) continue;
@@ -331,15 +316,43 @@ struct Array {
       }
       return {array.data + offset, count[along], array.stride[along]};
     }
+
+    // Of integers: moves x up to the least that is at least x; false if there is none.
+    bool next(Lanes, int64_t& x) const {
+      const Span any = unknown_element(Scalar{});
+      if (elements > kHullLimit) {
+        x = greatest(x, any.lo);
+        return x <= any.hi;
+      }
+      bool found = outside && x <= 0;
+      int64_t low = found ? 0 : INT64_MAX;
+      for (int64_t n = 0; n < lines; ++n) {
+        const Line<T> read = line(n);
+        for (int64_t at = 0; at < read.size; ++at) {
+          const int64_t value = value_of(read.data[at * read.stride]);
+          if (value >= x && value <= low) low = value, found = true;
+        }
+      }
+      x = low;
+      return found;
+    }
   };
 
-  Hull<Scalar> hull_within(const Span (&box)[rank > 0 ? rank : 1]) const {
+  template <class... Index>
+  Part part(Index... index) const {
+    static_assert(sizeof...(Index) == rank, "a range for each axis");
+    const Span box[rank] = {Span(index)...};
+    return Part(*this, box);
+  }
+
+ private:
+  Hull<Scalar> hull_within(const Span (&box)[kAxes]) const {
     const Part part(*this, box);
     const Hull<Scalar> zero = hull_of(Scalar{}, Scalar{}, false);
     if (part.elements > kHullLimit) return unknown_element(Scalar{});
     if (part.elements == 0) return zero;
-    Hull<Scalar> found = part.outside ? join(zero, part.line(*this, 0).hull()) : part.line(*this, 0).hull();
-    for (int64_t n = 1; n < part.lines; ++n) found = join(found, part.line(*this, n).hull());
+    Hull<Scalar> found = part.outside ? join(zero, part.line(0).hull()) : part.line(0).hull();
+    for (int64_t n = 1; n < part.lines; ++n) found = join(found, part.line(n).hull());
     return found;
   }
 };

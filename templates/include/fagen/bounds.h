@@ -154,46 +154,24 @@ FAGEN_CONSTEXPR Tri is_true(SpanOf<Int> a) {  // of truth values as 0 and 1
 }
 FAGEN_CONSTEXPR Tri same(Tri a, Tri b) { return (a & b) | ((!a) & (!b)); }
 
-// ---- the integers that a part of an array holds: each of them, where they are few ----
+// ---- the integers that parts of arrays hold ----
 
-struct Values {
-  static constexpr int kCapacity = 16;
+constexpr int kTurns = 16;  // in which integers of two parts are compared; as in regions.py
 
-  int count = 0;
-  int64_t value[kCapacity] = {};
-  Span hull = Span::nothing();
-  bool listed = true;  // else there are too many, and only their hull is known
-
-  FAGEN_CONSTEXPR void add(int64_t x) {
-    hull = join(hull, Span(x));
-    for (int n = 0; n < count; ++n)
-      if (value[n] == x) return;
-    if (count == kCapacity) {
-      listed = false;
-    } else {
-      value[count++] = x;
-    }
+// Whether one integer may be in both parts, and within `allowed`. `next(lanes, x)` of a part moves x up to the least of its
+// integers that is at least x; false if there is none. In turns that finds whatever they share; after many they may.
+template <class Lanes, class A, class B>
+FAGEN_FUNCTION bool may_share(Lanes lanes, const A& a, const B& b, Span allowed = {INT64_MIN, INT64_MAX}) {
+  int64_t x = allowed.lo;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const bool in_a = a.next(lanes, x);
+    if (!(lanes = lanes.where(in_a && x <= allowed.hi))) return false;
+    const int64_t found = x;
+    const bool in_b = b.next(lanes, x);
+    if (!(lanes = lanes.where(in_b && x <= allowed.hi))) return false;
+    if (!(lanes = lanes.where(x != found))) return true;
   }
-  FAGEN_CONSTEXPR void add(Span all) {
-    hull = join(hull, all);
-    listed = false;
-  }
-  FAGEN_CONSTEXPR bool may_hold(int64_t x) const {
-    if (!listed) return hull.lo <= x && x <= hull.hi;
-    for (int n = 0; n < count; ++n)
-      if (value[n] == x) return true;
-    return false;
-  }
-};
-
-// Whether one integer may be in both, and within `allowed`.
-FAGEN_CONSTEXPR bool may_share(const Values& a, const Values& b, Span allowed = {INT64_MIN, INT64_MAX}) {
-  if (!a.listed && !b.listed) return a.hull.lo <= b.hull.hi && b.hull.lo <= a.hull.hi;
-  const Values& few = a.listed ? a : b;
-  const Values& other = a.listed ? b : a;
-  for (int n = 0; n < few.count; ++n)
-    if (allowed.lo <= few.value[n] && few.value[n] <= allowed.hi && other.may_hold(few.value[n])) return true;
-  return false;
+  return true;
 }
 
 // ---- reals: what float32 arithmetic can give, rounded outward; `nan` where NaN is among it ----

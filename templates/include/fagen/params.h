@@ -11,6 +11,7 @@ constexpr int kMaxRank = 4;     // of such an input
 constexpr int64_t kMaxLength = int64_t{1} << 28;
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kLeastUnit = 1.2e-38f;  // of scores: -inf times it is -inf
+constexpr int kFinders = 2;  // warps of a block that find the tiles of a mask: few words spread over many multiprocessors
 constexpr int kExactWords = 6;  // of an exact sum of float32 numbers: cuda/exact_sum.h
 
 // A query, key, value, output or gradient tensor seen as [batch, sequence, head, dim], whatever its layout.

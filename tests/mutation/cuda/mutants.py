@@ -16,13 +16,11 @@ HEADERS = (
     *(f"ptx/{name}.h" for name in ("barrier", "math", "matrix", "memory", "mbarrier", "tensor", "warpgroup")),
     *(
         f"cuda/{name}.h"
-        for name in ("threads", "tiles", "exclude", "exclude_unrolled", "exclude_rows", "rows", "softmax", "element")
+        for name in ("threads", "lanes", "tiles", "exclude", "exclude_unrolled", "exclude_rows", "rows")
     ),
-    *(f"cuda/{name}.h" for name in ("products", "nonfinite", "shared_elements", "array", "key_range")),
-    *(
-        f"cuda/{name}.h"
-        for name in ("ring", "group_tiles", "slabs", "fragment_rows", "row_softmax", "warp_scores", "band")
-    ),
+    *(f"cuda/{name}.h" for name in ("softmax", "element", "products", "nonfinite", "shared_elements", "array")),
+    *(f"cuda/{name}.h" for name in ("key_range", "ring", "group_tiles", "slabs", "fragment_rows", "row_softmax")),
+    *(f"cuda/{name}.h" for name in ("warp_scores", "band")),
 )
 
 KIND = Kind(

@@ -128,8 +128,11 @@ class Called:
         counts = torch.zeros(4, dtype=torch.int64)
         p, _keep = self.packer._params(q, k, k, q, None, None, named, 1)
         given = [bytes(p), counts.data_ptr().to_bytes(8, "little")]
-        threads = self.plan.threads
-        self._launch("tile_counts", given, self._blocks(p), (threads, 0), [_memory("counts", counts, True)], named)
+        memory = [_memory("counts", counts, True)]
+        if isinstance(self.plan, WarpgroupForward) and self.plan.word_bytes:
+            memory += self._find_tiles(p, named)
+            given[0] = bytes(p)
+        self._launch("tile_counts", given, self._blocks(p), (self.plan.threads, 0), memory, named)
         _, full, partial, _ = counts.tolist()
         self.tiles.append((full, partial))
         return counts
@@ -148,7 +151,7 @@ class Called:
         self.workspace = torch.full((words * self.plan.word_bytes,), 0xFF, dtype=torch.uint8)
         p.workspace = self.workspace.data_ptr()
         found = [_memory("tiles", self.workspace, True)]
-        self._launch("find_tiles", [bytes(p)], -(-words // 4), (128, 0), found, params)
+        self._launch("find_tiles", [bytes(p)], -(-words * self.plan.word_bytes // 4), (64, 0), found, params)
         return found
 
     def _map(self, tensor: Tensor, rows: int) -> bytes:

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "fagen/bounds.h"
+#include "fagen/cuda/lanes.h"
 #include "fagen/params.h"
 
 namespace fagen {
@@ -45,6 +46,19 @@ __device__ __forceinline__ Span unknown_element(int32_t) { return {INT32_MIN, IN
 __device__ __forceinline__ Span unknown_element(int64_t) { return {INT64_MIN, INT64_MAX}; }
 __device__ __forceinline__ Span unknown_element(bool) { return {0, 1}; }
 __device__ __forceinline__ Reals unknown_element(float) { return unknown_real(); }
+
+// An integer for each element, in the elements' order; and back. Of NaN there is none that counts.
+__device__ __forceinline__ int32_t key_of(int32_t x) { return x; }
+__device__ __forceinline__ int64_t key_of(int64_t x) { return x; }
+__device__ __forceinline__ int32_t key_of(bool x) { return x; }
+__device__ __forceinline__ int32_t key_of(float x) {
+  const int32_t bits = __float_as_int(x);
+  return bits ^ (bits >> 31 & INT32_MAX);
+}
+__device__ __forceinline__ int32_t element_of(int32_t key, int32_t) { return key; }
+__device__ __forceinline__ int64_t element_of(int64_t key, int64_t) { return key; }
+__device__ __forceinline__ bool element_of(int32_t key, bool) { return key != 0; }
+__device__ __forceinline__ float element_of(int32_t key, float) { return __int_as_float(key ^ (key >> 31 & INT32_MAX)); }
 
 template <class T, int rank>
 struct Array {
@@ -107,98 +121,135 @@ struct Array {
     return {static_cast<const Value*>(view.data) + offset, view.stride[kAxis], step_to(0), outside ? 0 : step_to(view.size[kAxis])};
   }
 
-  // What a box of indexes can read, 0 or false among it where the box reaches outside the extents.
+  // What a box of indexes can read, 0 or false among it where the box reaches outside the extents. Of each lane's box; they
+  // look through them together.
   template <class... Index>
-  __device__ __forceinline__ Hull<Scalar> hull(Index... index) const {
+  __device__ __forceinline__ Hull<Scalar> hull(Lanes lanes, Index... index) const {
     static_assert(sizeof...(Index) == rank, "a range for each axis");
     if constexpr (rank == 0) {
       const Scalar x = value_of(*static_cast<const Value*>(view.data));
       return hull_of(x, x, x != x);
     } else {
-      const Span box[rank] = {Span(index)...};
-      const Part part(*this, box);
+      const Part found = part(index...);
+      const Ends ends = found.ends(lanes, kLeast);
       const Hull<Scalar> zero = hull_of(Scalar{}, Scalar{}, false);
-      if (part.elements > kHullLimit) return unknown_element(Scalar{});
-      if (part.elements == 0) return zero;
-      Scalar low{}, high{};
-      bool nan = false, first = true;
-      each(part, [&](Scalar x) {
-        low = first || x < low ? x : low;
-        high = first || x > high ? x : high;
-        nan |= x != x;
-        first = false;
-      });
-      const Hull<Scalar> found = hull_of(low, high, nan);
-      return part.outside ? join(zero, found) : found;
+      if (found.elements > kHullLimit) return unknown_element(Scalar{});
+      if (found.elements == 0) return zero;
+      const Hull<Scalar> inside = hull_of(element_of(ends.low, Scalar{}), element_of(ends.high, Scalar{}), ends.nan);
+      return found.outside ? join(zero, inside) : inside;
     }
   }
 
-  // The integers that a box of indexes can read, 0 among them where the box reaches outside the extents.
-  template <class... Index>
-  __device__ __forceinline__ Values values(Index... index) const {
-    static_assert(sizeof...(Index) == rank, "a range for each axis");
-    const Span box[rank] = {Span(index)...};
-    const Part part(*this, box);
-    Values found;
-    if (part.outside) found.add(0);
-    if (part.elements > kHullLimit) {
-      found.add(unknown_element(Scalar{}));
-      return found;
-    }
-    if (part.elements == 0) return found;
-    int64_t last = 0;
-    bool first = true;
-    each(part, [&](Scalar x) {
-      const int64_t next = x;
-      if (first || next != last) found.add(next);
-      last = next, first = false;
-    });
-    return found;
-  }
+  using Key = decltype(key_of(Scalar{}));
+  static constexpr Key kGreatest = sizeof(Key) == 8 ? static_cast<Key>(INT64_MAX) : static_cast<Key>(INT32_MAX);
+  static constexpr Key kLeast = -kGreatest - 1;
 
- private:
+  // Of what a part holds; low > high of nothing.
+  struct Ends {
+    Key low, high;
+    bool nan;
+  };
+
   // The part of a box of indexes that is inside the extents.
   struct Part {
-    int64_t first[kAxes], count[kAxes], elements = 1;
-    bool outside = false;  // the box has indexes outside
+    const ArrayView& view;
+    const Value* start;
+    int32_t count[kAxes], elements = 1;  // kHullLimit + 1: more than that
+    bool outside = false;                // the box has indexes outside, which read 0 or false
 
-    __device__ __forceinline__ Part(const Array& array, const Span (&box)[kAxes]) {
+    __device__ __forceinline__ Part(const ArrayView& seen, const Span (&box)[kAxes])
+        : view(seen), start(static_cast<const Value*>(seen.data)) {
 #pragma unroll
       for (int axis = 0; axis < rank; ++axis) {
-        first[axis] = greatest(box[axis].lo, 0);
-        count[axis] = greatest(least(box[axis].hi, array.view.size[axis] - 1) - first[axis] + 1, 0);
-        outside = outside || count[axis] != box[axis].hi - box[axis].lo + 1;
+        const int64_t first = greatest(box[axis].lo, 0), past = least(box[axis].hi, view.size[axis] - 1) + 1;
+        const int64_t all = greatest(past - first, 0);
+        outside = outside || all != box[axis].hi - box[axis].lo + 1;
+        count[axis] = static_cast<int32_t>(least(all, kHullLimit + 1));
+        elements = least(elements * count[axis], static_cast<int32_t>(kHullLimit + 1));
+        start += first * view.stride[axis];
       }
+    }
+
+    // Of the elements that are not below a key, of each lane's part: by all lanes, one part after the other, as few as
+    // there are parts. Of those that are too large, and have no elements, nothing.
+    __device__ __forceinline__ Ends ends(Lanes lanes, Key from) const {
+      Ends own{kGreatest, kLeast, false};
+      for (uint32_t left = lanes.where(elements > 0 && elements <= kHullLimit).mask(); left != 0;) {
+        const int lane = __ffs(static_cast<int>(left)) - 1;
+        const auto address = reinterpret_cast<uint64_t>(start);
+        const uint64_t at = lanes.from(lane, address);
+        const Key least_key = lanes.from(lane, from);
+        bool same = at == address && least_key == from;
+        int32_t size[kAxes];
 #pragma unroll
-      for (int axis = 0; axis < rank; ++axis)
-        elements = count[axis] > kHullLimit / greatest(elements, 1) ? kHullLimit + 1 : elements * count[axis];
+        for (int axis = 0; axis < rank; ++axis) {
+          size[axis] = lanes.from(lane, count[axis]);
+          same = same && size[axis] == count[axis];
+        }
+        const Ends found = look_through(lanes, reinterpret_cast<const Value*>(at), size, least_key);
+        if (same) own = found;
+        left &= ~lanes.where(same).mask();
+      }
+      return own;
+    }
+
+    // Of integers: moves x up to the least that is at least x; false if there is none.
+    __device__ __forceinline__ bool next(Lanes lanes, int64_t& x) const {
+      const Ends found = ends(lanes, static_cast<Key>(greatest(least(x, int64_t{kGreatest}), int64_t{kLeast})));
+      const Span any = unknown_element(Scalar{});
+      if (elements > kHullLimit) {
+        x = greatest(x, any.lo);
+        return x <= any.hi;
+      }
+      const bool inside = elements > 0 && found.low <= found.high && x <= any.hi, zero = outside && x <= 0;
+      x = !inside ? 0 : zero ? least(found.low, int64_t{0}) : found.low;
+      return inside || zero;
+    }
+
+   private:
+    // Lanes have neighbours along the longest axis, several at once: a read takes as long as tens of instructions.
+    __device__ __forceinline__ Ends look_through(Lanes lanes, const Value* line, const int32_t (&size)[kAxes], Key from) const {
+      constexpr int kAtOnce = 4;
+      int along = 0;
+      int32_t longest = size[0], seen[kAxes] = {};
+      int64_t stride = view.stride[0];
 #pragma unroll
-      for (int axis = 0; axis < rank; ++axis)
-        if (count[axis] == 0) elements = 0;
+      for (int axis = 1; axis < rank; ++axis)
+        if (size[axis] > longest) along = axis, longest = size[axis], stride = view.stride[axis];
+      Ends found{kGreatest, kLeast, false};
+      const int step = lanes.count();
+      for (bool more = true; more;) {
+        const Value* at = line + lanes.before() * stride;
+        for (int32_t n = lanes.before(); n < longest; n += kAtOnce * step) {
+#pragma unroll
+          for (int ahead = 0; ahead < kAtOnce; ++ahead, at += step * stride) {
+            const bool there = n + ahead * step < longest;
+            const Scalar x = there ? value_of(*at) : Scalar{};
+            const Key key = key_of(x);
+            const bool counts = there && x == x && key >= from;
+            found.low = counts && key < found.low ? key : found.low;
+            found.high = counts && key > found.high ? key : found.high;
+            found.nan |= x != x;
+          }
+        }
+        more = false;
+#pragma unroll
+        for (int axis = 0; axis < rank; ++axis) {
+          if (more || axis == along) continue;
+          line += view.stride[axis];
+          more = ++seen[axis] < size[axis];
+          if (!more) line -= size[axis] * view.stride[axis], seen[axis] = 0;
+        }
+      }
+      return {lanes.least(found.low), lanes.greatest(found.high), static_cast<bool>(lanes.where(found.nan).mask())};
     }
   };
 
-  // Visits the elements of a part that has some, along the last axis first: several are read at once, where a read takes
-  // as long as tens of instructions.
-  template <class Visit>
-  __device__ __forceinline__ void each(const Part& part, Visit visit) const {
-    const Value* line = static_cast<const Value*>(view.data);
-    int64_t seen[kAxes] = {};
-#pragma unroll
-    for (int axis = 0; axis < rank; ++axis) line += part.first[axis] * view.stride[axis];
-    for (bool more = true; more;) {
-      const Value* at = line;
-#pragma unroll 8
-      for (int64_t left = part.count[kAxes - 1]; left > 0; --left, at += view.stride[kAxes - 1]) visit(value_of(*at));
-      more = false;
-#pragma unroll
-      for (int axis = rank - 2; axis >= 0; --axis) {
-        if (more) continue;
-        line += view.stride[axis];
-        more = ++seen[axis] < part.count[axis];
-        if (!more) line -= part.count[axis] * view.stride[axis], seen[axis] = 0;
-      }
-    }
+  template <class... Index>
+  __device__ __forceinline__ Part part(Index... index) const {
+    static_assert(sizeof...(Index) == rank, "a range for each axis");
+    const Span box[rank] = {Span(index)...};
+    return Part(view, box);
   }
 };
 

@@ -3,6 +3,7 @@
 #include "fagen/bounds.h"
 #include "fagen/cuda/key_range.h"
 #include "fagen/cuda/threads.h"
+#include "fagen/params.h"
 
 namespace fagen {
 namespace {
@@ -46,19 +47,30 @@ struct TileWord {
   }
 };
 
-// By a warp, a lane for each tile. `test(tile, group)` says what the mask admits of a tile's pairs with a warpgroup's
-// rows; of one without rows it is kNone.
-template <int kGroups, class Test>
-__device__ __forceinline__ TileWord<kGroups> ask_for_tiles(int word, Test test) {
-  TileWord<kGroups> found{};
-#pragma unroll
-  for (int group = 0; group < kGroups; ++group) {
-    const Tri admitted = test(32 * word + lane_id(), group);
-    found.some[group] = __ballot_sync(~0u, admitted != Tri::kNone);
-    found.whole[group] = __ballot_sync(~0u, admitted == Tri::kAll);
+// What a warp finds: of one warpgroup, a byte of a word. Four lanes ask for each of its tiles: what one asks of params the
+// others help to look through.
+template <int kGroups>
+struct Finder {
+  int group, byte;
+  uint32_t work;  // which words, if each block of rows has `words`
+
+  __device__ __forceinline__ explicit Finder(uint32_t words) {
+    uint32_t part = blockIdx.x * kFinders + static_cast<uint32_t>(warp_id());
+    group = static_cast<int>(part % kGroups), part /= kGroups;
+    byte = static_cast<int>(part % (4 * words)), work = part / (4 * words);
   }
-  return found;
-}
+
+  // `test(tile)` says what the mask admits of a tile's pairs with the warpgroup's rows; of one without rows it is kNone.
+  template <class Test>
+  __device__ __forceinline__ void find(TileWord<kGroups>* words, Test test) const {
+    const Tri admitted = test(8 * byte + lane_id() % 8);
+    const uint32_t some = __ballot_sync(~0u, admitted != Tri::kNone), whole = __ballot_sync(~0u, admitted == Tri::kAll);
+    if (lane_id() != 0) return;
+    TileWord<kGroups>& word = words[byte / 4];
+    reinterpret_cast<uint8_t*>(&word.some[group])[byte % 4] = static_cast<uint8_t>(some);
+    reinterpret_cast<uint8_t*>(&word.whole[group])[byte % 4] = static_cast<uint8_t>(whole);
+  }
+};
 
 // Tiles by words that were stored, which a warp reads.
 template <int kGroups>
@@ -125,8 +137,8 @@ class AskedTiles {
   uint32_t left_ = 0, flags_ = 0;  // tiles of those asked for last; what is known of a lane's own
 };
 
-// `below(tile)` is the range of tiles, first to last - 1, outside which none below `tile` counts; `test(tile, group)` is
-// as above.
+// `below(tile)` is the range of tiles, first to last - 1, outside which none below `tile` counts; `test(tile, group)` says
+// what the mask admits of a tile's pairs with a warpgroup's rows.
 template <int kGroups, class Below, class Test>
 __device__ __forceinline__ AskedTiles<kGroups, Below, Test> ask_tiles(int tiles, Below below, Test test) {
   return {tiles, below, test};

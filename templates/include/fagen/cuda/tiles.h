@@ -46,14 +46,15 @@ class Tiles {
 
   // Looks for tiles that are not ruled out for all warps; all threads of the block do it together. `below(tile)` is the
   // range of tiles, first to last - 1, outside which none below `tile` counts. `test(tile)` says what the mask admits of a
-  // tile, of the pairs of this warp's rows; it is not asked for a warp that `rests`, without rows.
+  // tile, of the pairs of this warp's rows; nothing of a warp that `rests`, without rows, or of a tile below 0.
   template <class Below, class Test>
   __device__ __forceinline__ void find(bool rests, Below below, Test test) {
     while (wanting()) {
       const KeyRange range = below(base_);
       base_ = range.last - 32;  // lane 31 is at the last
       const int tile = base_ + lane_id();
-      const Tri own = !rests && tile >= range.first && tile >= 0 ? test(tile) : Tri::kNone;
+      const Tri admitted = test(tile);  // by all lanes, which may read params together
+      const Tri own = !rests && tile >= range.first && tile >= 0 ? admitted : Tri::kNone;
       const uint32_t some = __ballot_sync(~0u, own != Tri::kNone), all = __ballot_sync(~0u, own == Tri::kAll);
       ptx::sync_block();  // nobody reads the last tiles' any more
       if (lane_id() == 0) ptx::st_shared_16(place(warp_id()), make_uint4(some, rests ? ~0u : all, 0, 0));

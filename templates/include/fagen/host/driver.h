@@ -38,7 +38,7 @@ struct BackwardImage : Unit {
   Kernel finish;    // from sums of dQ to dq, a block for a tile of query rows
   Kernel sink;      // the gradient of the sink, a block for a head
   Kernel round;     // from exact sums to gradients of params
-  Kernel find;      // the tiles of a mask, a warp for 32 tiles of query rows of a tile of keys
+  Kernel find;      // the tiles of a mask, a warp for 8 tiles of query rows and a warpgroup's part of a tile of keys
   Kernel mend;      // gradients of keys again, where some are no finite numbers: a block for a tile of keys
   int32_t tile_q, tile_kv;  // query rows that notes and sums are padded to, and keys of a block
   int32_t note_bytes;  // of a query row's notes

@@ -132,30 +132,34 @@ inline void encode(const Call& call, TensorMap& map, const TensorView& t, int64_
                            length > 0 ? t.data : spare, extents, strides, box, ones, kSwizzle128, kPromote256, kZerosOutside);
 }
 
+// Blocks of threads for so many words of `bytes`: a warp finds two of these, of one warpgroup's part of 8 tiles.
+inline uint32_t find_blocks(const Call& call, int64_t words, int32_t bytes) {
+  const int64_t warps = words * (bytes / 2);
+  if (warps > INT32_MAX) {
+    throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and lengths make too many tiles");
+  }
+  return static_cast<uint32_t>((warps + kFinders - 1) / kFinders);
+}
+
 // Has the tiles of a mask found; what is returned holds them until the kernel that reads them is launched, and for as long
 // as the stream needs it.
 inline Tensor find_tiles(const Call& call, ForwardParams& p) {
   const Image& image = *call.variant.forward_image;
   if (image.find == nullptr) return {};
-  constexpr int kWarps = 4;  // of a block of threads, each for a word
   const Shape& shape = p.shape;
   const int64_t blocks = (shape.q_len + image.tile_q - 1) / image.tile_q;
   const int64_t tiles = shape.kv_len > 0 ? (shape.kv_len + image.box_kv - 1) / image.box_kv : 1;
   const int64_t words = shape.batch * (image.by_head ? shape.heads : 1) * blocks * ((tiles + 31) / 32);
   const int64_t size = (words * image.word_bytes + 3) / 4;
+  const uint32_t grid = find_blocks(call, words, image.word_bytes);
   Tensor found = Tensor::empty(call.device, 1, &size, Dtype::i32, "the tiles of a mask");
-  if (words > INT32_MAX) {
-    throw std::invalid_argument(std::string(call.variant.name) + ": batch, heads and lengths make too many tiles");
-  }
   p.workspace = found.data();
   Buffers buffers;
   buffers.add("tiles", p.workspace, size * 4, true);
   add_params(buffers, call.variant, p);
   void* params[] = {&p};
   const int64_t sizes[] = {sizeof(p)};
-  const Launch request{image.unit, image.find, {static_cast<uint32_t>((words + kWarps - 1) / kWarps), 1, 1},
-                       {32 * kWarps, 1, 1}, 0, 1, buffers.count(), params, sizes, buffers.data()};
-  call.driver.launch(image, request, call.device.index);
+  launch(call, image, {image.find, 32 * kFinders, 0}, grid, params, sizes, 1, buffers);
   return found;
 }
 
@@ -182,7 +186,9 @@ inline void run_with_maps(const Call& call, ForwardParams& p) {
 }
 
 inline void count_on_device(const Call& call, ForwardParams& p, TileCounts* counts) {
+  const Tensor found = find_tiles(call, p);
   Buffers buffers;
+  if (found.defined()) buffers.add("tiles", p.workspace, found.numel() * 4, false);
   buffers.add("counts", counts, sizeof(*counts), true);
   add_params(buffers, call.variant, p);
   void* params[] = {&p, &counts};
@@ -210,11 +216,9 @@ class BackwardWork {
     p.turns = static_cast<uint32_t*>(take(turns_, call, turns, Dtype::i32, "turns of key tiles", true));
     if (image.find.name != nullptr) {
       const int64_t tiles = (shape.q_len + image.tile_q - 1) / image.tile_q, blocks = (shape.kv_len + image.tile_kv - 1) / image.tile_kv;
-      words_ = shape.batch * (image.by_head ? shape.heads : 1) * blocks * ((tiles + 31) / 32);
-      if (words_ > INT32_MAX) {
-        throw std::invalid_argument(std::string(variant.name) + ": batch, heads and lengths make too many tiles");
-      }
-      p.workspace = take(found_, call, words_ * image.word_bytes / 4, Dtype::i32, "the tiles of a mask", false);
+      const int64_t words = shape.batch * (image.by_head ? shape.heads : 1) * blocks * ((tiles + 31) / 32);
+      find_blocks_ = fagen::host::find_blocks(call, words, image.word_bytes);
+      p.workspace = take(found_, call, words * image.word_bytes / 4, Dtype::i32, "the tiles of a mask", false);
     }
     if (image.round.name == nullptr) return;
     for (int32_t i = 0; i < variant.param_count; ++i) {
@@ -229,7 +233,7 @@ class BackwardWork {
 
   uint32_t query_tiles() const { return query_tiles_; }
   uint32_t key_tiles() const { return key_tiles_; }
-  uint32_t find_blocks() const { return static_cast<uint32_t>((words_ + 3) / 4); }  // of four warps, each for a word
+  uint32_t find_blocks() const { return find_blocks_; }  // for tiles that a mask admits
   int64_t elements() const { return elements_; }  // of the largest gradient that is summed exactly
 
   void add_to(Buffers& buffers) const {
@@ -249,8 +253,7 @@ class BackwardWork {
   }
 
   Tensor notes_, sums_, turns_, found_, exact_[kMaxParams];
-  uint32_t query_tiles_, key_tiles_;
-  int64_t words_ = 0;  // of tiles that a mask admits
+  uint32_t query_tiles_, key_tiles_, find_blocks_ = 0;
   int64_t elements_ = 0;
 };
 
