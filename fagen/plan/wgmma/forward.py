@@ -20,6 +20,7 @@ _GRANULE = 8  # registers are given in eights
 # Beside two there are 40 where they are not needed, and always where a mask is to be asked for.
 _LEAST_FEEDER = {1: 24, 2: 24, 3: 32}
 _MOST_FEEDER = 40
+_MOST_OF_THREE = 80  # columns of q, k and v: with 96 keys a tile and two blocks of queries, three were seen to be faster
 _MOST_CONDITIONS = 2  # that are asked beside three warpgroups: with four (a window), ptxas was seen to spill
 _MOST_BANDS = 2  # more take registers of a thread while they come, and shared memory
 
@@ -230,10 +231,10 @@ def _finds(variant: Variant, code: KernelCode, groups: int, why: dict[str, str])
 
 def _groups(variant: Variant, why: dict[str, str]) -> tuple[int, int]:
     """Warpgroups and stages."""
-    narrow = max(variant.head_dim, variant.value_dim) <= _SLAB
+    narrow = max(variant.head_dim, variant.value_dim) <= _MOST_OF_THREE
     groups = 3 if narrow and not variant.params else 2
     if groups == 3:
-        why["groups"] = "three: sums of 64 columns leave registers for them"
+        why["groups"] = f"three: sums of {variant.value_dim} columns leave registers for them"
     else:
         taken = "what params take" if narrow else "sums and scores"
         why["groups"] = f"two: {taken} would not fit the registers of three"
@@ -277,9 +278,19 @@ def _keys(variant: Variant, reads: Reads, device: Device, groups: int, stages: i
     if keys > 128:
         keys = 128
         why["tile_kv"] = "128 keys: larger tiles were seen to be slower where rows are short"
+    elif groups == 3 and (roomy := _roomy_keys(variant, reads, device, groups, keys, stages)) < keys:
+        keys, why["tile_kv"] = roomy, f"{roomy} keys: of more there is no room for a second block of queries"
     else:
         why["tile_kv"] = f"{keys} keys are what registers and {device.shared_per_block >> 10} KiB of shared memory hold"
     return keys
+
+
+def _roomy_keys(variant: Variant, reads: Reads, device: Device, groups: int, most: int, stages: int) -> int:
+    """Of at most so many keys, those that leave room for two blocks of query rows."""
+    for keys in range(most, most // 2, -_STEP):
+        if shared_bytes(variant, groups, keys, stages, reads.bands, query_stages=2) <= device.shared_per_block:
+            return keys
+    return most
 
 
 def _room(variant: Variant, reads: Reads, device: Device, groups: int, keys: int, stages: int) -> tuple[int, int]:
