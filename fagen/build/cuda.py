@@ -18,8 +18,9 @@ from .keys import Headers, digest, object_key
 PTX, SAID = ".ptx", ".txt"
 _IMAGE = "fagen/host/image.S"
 _FLAGS = ("-lineinfo", "-allow-unsupported-compiler")  # the host compiler is only asked to preprocess
-# Told of the registers, and to save them: kernels need nearly all, and one too many is a store and loads in every tile.
-_ASSEMBLER = ("-Xptxas", "-v,--register-usage-level=5")
+# Told of the registers, and to save them, more or less: kernels need nearly all, and one too many is a store and loads in
+# every tile. What spills nowhere was found by trying.
+_SAVING, _SAVING_WARPGROUPS = 8, 5
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def cuda_unit(source: Source, target: str, headers: Headers, nvcc: Nvcc, compile
     ``image_symbol(...)``.
     """
     number = target.removeprefix("sm_")
+    level = _SAVING_WARPGROUPS if target == "sm_90a" else _SAVING
+    assembler = ("-Xptxas", f"-v,--register-usage-level={level}")
     both = f"arch=compute_{number},code=[sm_{number},compute_{number}]"
     image = headers.files[_IMAGE].decode()
     key = object_key(
@@ -62,7 +65,7 @@ def cuda_unit(source: Source, target: str, headers: Headers, nvcc: Nvcc, compile
         source.flags,
         headers,
         compiler=f"{nvcc.identity}, {compiler.identity}",
-        extra=[both, *_FLAGS, *_ASSEMBLER, digest(image), image_symbol(source.variant, source.direction)],
+        extra=[both, *_FLAGS, *assembler, digest(image), image_symbol(source.variant, source.direction)],
     )
     ptx, fatbin = f"{key}{PTX}", f"{key}.fatbin"
     # The compiler that nvcc calls to preprocess: ours, if it can be named by one word.
@@ -79,7 +82,7 @@ def cuda_unit(source: Source, target: str, headers: Headers, nvcc: Nvcc, compile
         commands=(
             (*start, *source.flags, f"-arch=compute_{number}", "-Iinclude", "-ptx", source.name, "-o", ptx),
             (sys.executable, "-I", "-S", relative_lines.__file__, ptx),
-            (str(nvcc.path), *host, *_FLAGS, "-gencode", both, *_ASSEMBLER, "-fatbin", ptx, "-o", fatbin),
+            (str(nvcc.path), *host, *_FLAGS, "-gencode", both, *assembler, "-fatbin", ptx, "-o", fatbin),
             (*compiler.command, *symbol, "-c", f"include/{_IMAGE}", "-o", object_name(key)),
         ),
     )
