@@ -291,8 +291,8 @@ SUBJECTS: dict[str, Subject] = {
         ),
         # Products of warpgroups, two of which take turns, fed by copies of boxes: of whole slabs, and of values a slab
         # and a part of one. The second sees the last keys, none of those before, and the first ones, which are whole;
-        # rows far down see all that there are but the first tile, and those of long sequences too: of more tiles than are
-        # asked for at once, the last ones and the first are not alike.
+        # rows far down see all that there are but the first tile, and those of long sequences too: of more tiles than
+        # are asked for at once, the last ones and the first are not alike.
         _subject(
             "sm_90a",
             "warpgroups",

@@ -196,13 +196,13 @@ def bank_fault(subject: Subject, called: Called, ptx: str) -> str:
     return f"conflicts of banks at {lines[where[0] - 1].strip()}" if where else ""
 
 
-_NAMED_BY_NVCC = re.compile(r"%(p|rs|r|rd|f|fd)\d+")
+_REALS_BY_NVCC = re.compile(r"%fd?\d+")
 
 
 def unwritten_fault(ptx: str) -> str:
-    """Which register is read that no instruction writes, as nvcc leaves an element of an array that is not there, or
-    has no value; "" if none is. In the emulator it may hold what does no harm: sums that are NaN have weights computed
-    anew."""
+    """Which register of a real number is read that no instruction writes, as nvcc leaves an element of an array that is
+    not there, or has no value; "" if none is. In the emulator it may hold what does no harm: sums that are NaN have
+    weights computed anew. Truth values are read so by kernels as they are, where it does not matter which."""
     for function in parse(ptx).functions.values():
         read: dict[str, Instruction] = {}
         written: set[str] = set()
@@ -211,7 +211,7 @@ def unwritten_fault(ptx: str) -> str:
             written |= results
             if "mma_async" in instruction.modifiers:  # whose sums may begin with it
                 written |= set(registers_of(instruction.operands[0]))
-            read.update((name, instruction) for name in used - read.keys() if _NAMED_BY_NVCC.fullmatch(name))
+            read.update((name, instruction) for name in used - read.keys() if _REALS_BY_NVCC.fullmatch(name))
         for name in read.keys() - written:
             return f"nothing writes {name}, which is read: {read[name].text}"
     return ""
