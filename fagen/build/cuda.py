@@ -18,8 +18,8 @@ from .keys import Headers, digest, object_key
 PTX, SAID = ".ptx", ".txt"
 _IMAGE = "fagen/host/image.S"
 _FLAGS = ("-lineinfo", "-allow-unsupported-compiler")  # the host compiler is only asked to preprocess
-# Told of the registers, and to save them, more or less: kernels need nearly all, and one too many is a store and loads in
-# every tile. What spills nowhere was found by trying.
+# Told of the registers, and to save them, more or less: kernels need nearly all, and one too many is a store and loads
+# in every tile. What spills nowhere was found by trying.
 _SAVING, _SAVING_WARPGROUPS = 8, 5
 
 

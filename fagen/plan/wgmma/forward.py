@@ -20,7 +20,7 @@ _GRANULE = 8  # registers are given in eights
 # Beside two there are 40 where they are not needed, and always where a mask is to be asked for.
 _LEAST_FEEDER = {1: 24, 2: 24, 3: 32}
 _MOST_FEEDER = 40
-_MOST_OF_THREE = 80  # columns of q, k and v: with 96 keys a tile and two blocks of queries, three were seen to be faster
+_MOST_OF_THREE = 80  # columns of q, k and v: three, with 96 keys a tile, were seen to be faster up to there
 _MOST_CONDITIONS = 2  # that are asked beside three warpgroups: with four (a window), ptxas was seen to spill
 _MOST_BANDS = 2  # more take registers of a thread while they come, and shared memory
 
