@@ -52,12 +52,12 @@ class Dispatcher:
     ) -> Any:
         # A call that is like one before, of q, k and v alone, takes less time to be known than to be looked through.
         usual: tuple[Any, ...] | None = None
-        if not params and sink is None and not torch.compiler.is_compiling() and _are_tensors(q, k, v):
+        if not params and sink is None and _are_usual(q, k, v) and not torch.compiler.is_compiling():
             backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
             emulated = self._module.emulator is not None
-            asked_of = (mask, score, scale is None, align, layout, fallback)
-            usual = (*asked_of, q.dtype, q.device.type, emulated, backward, q.shape[-1:], k.dim(), v.shape[3:], q.dim())
-            if not torch._C._is_any_autocast_enabled() and (known := self._usual.get(usual)) is not None:
+            usual = (mask, score, scale is None, align, layout, fallback, q.dtype, q.device.type, emulated, backward)
+            usual = (*usual, q.shape[3], v.shape[3])
+            if (known := self._usual.get(usual)) is not None:
                 return known._run(q, k, v, (), scale, return_lse, out)
         if fallback not in (None, "reference"):
             raise ValueError(f"attention: fallback: expected None or 'reference', found {fallback!r}")
@@ -86,7 +86,7 @@ class Dispatcher:
         if len(names) > 1:
             raise ValueError(self._ambiguity(names))
         kernel = self._module.kernels[names[0]]
-        if usual is not None and not torch._C._is_any_autocast_enabled():
+        if usual is not None:
             self._usual[usual] = kernel
         rest = (*(() if sink is None else (sink,)), *(params[param.name] for param in kernel.variant.params))
         return kernel._run(q, k, v, rest, scale, return_lse, out)
@@ -255,8 +255,16 @@ class Dispatcher:
         return layouts.pop()
 
 
-def _are_tensors(q: object, k: object, v: object) -> bool:
-    return isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)
+def _are_usual(q: object, k: object, v: object) -> bool:
+    """Whether they are tensors of four dims, of sizes that are numbers (a trace may have symbols), without autocast."""
+    return (
+        isinstance(q, Tensor)
+        and isinstance(k, Tensor)
+        and isinstance(v, Tensor)
+        and q.dim() == k.dim() == v.dim() == 4
+        and type(q.shape[3]) is type(v.shape[3]) is int
+        and not torch._C._is_any_autocast_enabled()
+    )
 
 
 def _sized(param: Param, tensor: Tensor) -> Param:
