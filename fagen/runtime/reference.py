@@ -151,7 +151,8 @@ def _block(
         p = dropped(p, kept_pairs(args.dropout, head, i, k.shape[1]))
     o = weighted(p, v, allowed, unit)
     if args.dropout is not None:
-        o = o * args.dropout.factor
+        # What is no number in a row's scores is so in its result, though all weights are dropped.
+        o = o * args.dropout.factor + torch.where(lse.isnan(), torch.nan, 0.0)[..., None]
     if bool(sink.isnan().any()):  # all rows of its head, even those that see no key
         o = o + torch.where(sink.isnan(), torch.nan, 0.0)[..., None]
     return o, lse

@@ -11,8 +11,6 @@ from ...target import Target
 
 def problems(variant: Variant, target: Target) -> Iterator[Problem]:
     """Said before anything is chosen."""
-    if variant.dropout:
-        yield Problem(f"{variant.name}: dropout is not built for {target.name} yet", hint="leave it out")
     tiles = variant.tiles
     if tiles.q is not None and (tiles.q % 64 or not 64 <= tiles.q <= 256):
         yield Problem(
