@@ -136,6 +136,7 @@ class _VariantText:
     value_dim: int
     heads_first: str
     sink: str
+    dropout: str
     backward: bool
     params: tuple[_ParamText, ...]
     params_table: str
@@ -143,6 +144,9 @@ class _VariantText:
     summary: str
     arguments: tuple[str, ...]
     tensors: str
+    options: tuple[str, ...]
+    stub_options: tuple[str, ...]
+    given: str
     docs: tuple[str, ...]
     gradient: str
     image: _ImageText | None
@@ -210,23 +214,23 @@ def schemas(variant: Variant) -> tuple[str, ...]:
     """The torch schemas of a variant's ops, without a namespace."""
     extra = "".join(f", Tensor {argument}" for argument in argument_names(variant))
     name = variant.name
+    numbers = "float scale" + ", float dropout_p" * variant.dropout
     ops = [
-        f"{name}_forward(Tensor q, Tensor k, Tensor v{extra}, float scale) -> (Tensor o, Tensor lse)",
-        f"{name}_forward_out(Tensor q, Tensor k, Tensor v{extra}, float scale, Tensor(a!) out) -> Tensor",
+        f"{name}_forward(Tensor q, Tensor k, Tensor v{extra}, {numbers}) -> (Tensor o, Tensor lse)",
+        f"{name}_forward_out(Tensor q, Tensor k, Tensor v{extra}, {numbers}, Tensor(a!) out) -> Tensor",
         f"{name}_tile_counts(Tensor q, Tensor k{_param_arguments(variant)}) -> Tensor",
     ]
     if variant.backward:
         results = ["dq", "dk", "dv"] + ["d_sink"] * variant.sink + [f"d_{p.name}" for p in gradient_params(variant)]
         ops.append(
             f"{name}_backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse{extra}, "
-            f"float scale, int needs) -> ({', '.join(f'Tensor {result}' for result in results)})"
+            f"{numbers}, int needs) -> ({', '.join(f'Tensor {result}' for result in results)})"
         )
     return tuple(ops)
 
 
 def _param_arguments(variant: Variant) -> str:
-    names = argument_names(variant)[1 if variant.sink else 0 :]
-    return "".join(f", Tensor {name}" for name in names)
+    return "".join(f", Tensor param_{param.name}" for param in variant.params)
 
 
 def _variant_text(variant: Variant, image: Image | None, backward: BackwardImage | None) -> _VariantText:
@@ -239,6 +243,7 @@ def _variant_text(variant: Variant, image: Image | None, backward: BackwardImage
         value_dim=variant.value_dim,
         heads_first=_truth(variant.layout == "bhsd"),
         sink=_truth(variant.sink),
+        dropout=_truth(variant.dropout),
         backward=variant.backward,
         params=params,
         params_table=f"k_{variant.name}_params" if params else "nullptr",
@@ -246,6 +251,9 @@ def _variant_text(variant: Variant, image: Image | None, backward: BackwardImage
         summary=_summary(variant),
         arguments=arguments,
         tensors=f"({', '.join(arguments)}{',' * (len(arguments) == 1)})",
+        options=("dropout_p: float = 0.0", "rng_state: _torch.Tensor | None = None") * variant.dropout,
+        stub_options=("dropout_p: float = ...", "rng_state: _Tensor | None = ...") * variant.dropout,
+        given=", dropout_p, rng_state" * variant.dropout,
         docs=tuple(f"    {line}".rstrip() for line in _docs(variant, params)),
         gradient=_gradient(variant),
         image=None if image is None else _image_text(variant.name, image),
@@ -321,7 +329,7 @@ def _summary(variant: Variant) -> str:
         parts.append(f"value_dim {variant.value_dim}")
     parts.append(f"torch.{TORCH_DTYPES[variant.dtype]}")
     parts += ["masked"] * (variant.mask is not None) + ["changed scores"] * (variant.score is not None)
-    return ", ".join(parts + ["a sink"] * variant.sink)
+    return ", ".join(parts + ["a sink"] * variant.sink + ["dropout"] * variant.dropout)
 
 
 def _docs(variant: Variant, params: tuple[_ParamText, ...]) -> tuple[str, ...]:
@@ -338,6 +346,12 @@ def _docs(variant: Variant, params: tuple[_ParamText, ...]) -> tuple[str, ...]:
     if variant.sink:
         lines.append("sink: [H] torch.float32, natural-log units, unscaled; differentiable")
     lines += [f"{param.name}: {param.doc}" for param in params]
+    if variant.dropout:
+        lines += [
+            "dropout_p: the share of weights that are dropped, 0 <= dropout_p < 1; others are divided by 1 - dropout_p",
+            "rng_state: [2] torch.int64, seed and offset of the random numbers: the same ones drop the same weights;",
+            "    None draws them from torch's generator of the tensors' device",
+        ]
     lines += [
         f"scale: what q . k is multiplied by, in natural-log units; None means {scale}",
         "return_lse: also return lse, [B, H, Sq] torch.float32, natural log; -inf for a row without keys",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .dropout import Dropout
 from .shapes import shape_of, tensor_shape
 from .variant import Param, Variant
 
@@ -24,6 +25,7 @@ class Arguments:
     sink: Tensor | None
     params: dict[str, Tensor]
     extents: dict[str, int]
+    dropout: Dropout | None = None
 
 
 def arguments(
@@ -36,6 +38,7 @@ def arguments(
     params: Mapping[str, Tensor],
     dtype: torch.dtype,
     unit: torch.dtype | None,
+    dropout: Dropout | None = None,
 ) -> Arguments:
     """ValueError or TypeError for what does not fit the variant or each other.
 
@@ -63,6 +66,7 @@ def arguments(
         sink=None if sink is None else sink.to(dtype).repeat(extents["B"])[:, None],
         params=run_time_inputs(variant, params, extents, dtype),
         extents=extents,
+        dropout=dropout,
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .arguments import arguments
+from .dropout import checked as checked_dropout
 from .fakes import DTYPES
 from .reference import attend
 from .variant import Variant
@@ -22,6 +23,8 @@ def baseline(
     scale: float | None = None,
     sink: Tensor | None = None,
     params: Mapping[str, Tensor] | None = None,
+    dropout_p: float = 0.0,
+    rng_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(o, lse) as :func:`reference` takes and gives them, computed in the variant's dtype as a good kernel would.
 
@@ -30,6 +33,7 @@ def baseline(
     A gradient has its tensor's dtype: pass q, k and v in the variant's to have theirs rounded as a kernel's are.
     """
     unit = DTYPES[variant.dtype]
-    checked = arguments(variant, q, k, v, scale, sink, params or {}, torch.float32, unit)
+    dropout = checked_dropout(variant.name, variant.dropout, dropout_p, rng_state)
+    checked = arguments(variant, q, k, v, scale, sink, params or {}, torch.float32, unit, dropout)
     o, lse = attend(variant, checked, torch.float32, unit)
     return o.to(unit), lse

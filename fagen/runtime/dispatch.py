@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .dropout import fresh_state, probability
 from .fakes import DTYPES
 from .language import LanguageError, canonical, parse, unparse
 from .language.nodes import Name, walk
@@ -44,6 +45,8 @@ class Dispatcher:
         *,
         scale: float | None,
         sink: Tensor | None,
+        dropout_p: float,
+        rng_state: Tensor | None,
         return_lse: bool,
         out: Tensor | None,
         align: str,
@@ -52,7 +55,8 @@ class Dispatcher:
     ) -> Any:
         # A call that is like one before, of q, k and v alone, takes less time to be known than to be looked through.
         usual: tuple[Any, ...] | None = None
-        if not params and sink is None and _are_usual(q, k, v) and not torch.compiler.is_compiling():
+        dropout = bool(dropout_p) or rng_state is not None
+        if not params and sink is None and not dropout and _are_usual(q, k, v) and not torch.compiler.is_compiling():
             backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
             emulated = self._module.emulator is not None
             usual = (mask, score, scale is None, align, layout, fallback, q.dtype, q.device.type, emulated, backward)
@@ -71,24 +75,29 @@ class Dispatcher:
         dtype = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else q.dtype
         # The emulator computes on the CPU what is built for cards.
         device = wanted if self._module.emulator is not None and q.device.type == "cpu" else q.device.type
+        drops = bool(probability("attention", dropout_p))
         tensors = (q, k, v, *params.values()) if sink is None else (q, k, v, sink, *params.values())
         backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         shapes = tuple((name, p.dtype, p.dim(), p.requires_grad) for name, p in params.items())
-        asked = (sink is not None, shapes, layout, backward, align, scale is not None)
+        asked = (sink is not None, shapes, layout, backward, align, scale is not None, drops)
         key: tuple[Any, ...] = (mask, score, dtype, device, *asked)
         dims = (q.shape[-1], v.shape[-1])
-        names = [name for name, head_dim, value_dim in self.choose(*key) if (head_dim, value_dim) == dims]
+        found = [name for name, head_dim, value_dim in self.choose(*key) if (head_dim, value_dim) == dims]
+        # A call that drops nothing is for a variant without dropout, if there is one.
+        names = [name for name in found if drops or not self._module.variant(name).dropout] or found
         if not names:
             request = self._request(*dims, *key)
             if fallback is None:
                 raise ValueError(self._refusal(request))
-            return self._fall_back(request, q, k, v, params, scale, sink, return_lse, out)
+            return self._fall_back(request, q, k, v, params, scale, sink, dropout_p, rng_state, return_lse, out)
         if len(names) > 1:
             raise ValueError(self._ambiguity(names))
         kernel = self._module.kernels[names[0]]
-        if usual is not None:
+        if usual is not None and not kernel.variant.dropout:
             self._usual[usual] = kernel
         rest = (*(() if sink is None else (sink,)), *(params[param.name] for param in kernel.variant.params))
+        if kernel.variant.dropout:
+            return kernel._run(q, k, v, rest, scale, return_lse, out, dropout_p, rng_state)
         return kernel._run(q, k, v, rest, scale, return_lse, out)
 
     def choose(self, *key: Any) -> tuple[tuple[str, int, int], ...]:
@@ -118,13 +127,16 @@ class Dispatcher:
         backward: bool,
         align: str,
         scaled: bool,
+        dropout: bool,
     ) -> Request:
         params = tuple(
             self._declared.get(name) or Param(name, _DTYPE_NAMES.get(kind, str(kind)), ("n",) * rank, grad)
             for name, kind, rank, grad in shapes
         )
         kind = _DTYPE_NAMES.get(dtype, str(dtype))
-        return Request(mask, score, head_dim, value_dim, kind, device, sink, params, layout, backward, align, scaled)
+        return Request(
+            mask, score, head_dim, value_dim, kind, device, sink, params, layout, backward, align, scaled, dropout
+        )
 
     def _search(self, request: Request) -> tuple[tuple[str, int, int], ...]:
         wanted = self._meaning(request)
@@ -169,6 +181,8 @@ class Dispatcher:
             differences.append("mask")
         if wanted[1] != score:
             differences.append("score")
+        if request.dropout and not variant.dropout:
+            differences.append("dropout")
         if request.backward and not variant.backward:
             differences.append("backward")
         if request.align != variant.align and _reads_position(variant):
@@ -210,6 +224,8 @@ class Dispatcher:
         params: Mapping[str, Tensor],
         scale: float | None,
         sink: Tensor | None,
+        dropout_p: float,
+        rng_state: Tensor | None,
         return_lse: bool,
         out: Tensor | None,
     ) -> Any:
@@ -238,8 +254,12 @@ class Dispatcher:
             score=_expression(request.score, named, "score"),
             sink=request.sink,
             params=declared,
+            dropout=request.dropout,
         )
-        o, lse = reference(variant, q, k, v, scale=scale, sink=sink, params=dict(params), dtype=torch.float64)
+        drawn: dict[str, Any] = {}
+        if request.dropout:
+            drawn = {"dropout_p": dropout_p, "rng_state": fresh_state(q.device) if rng_state is None else rng_state}
+        o, lse = reference(variant, q, k, v, scale=scale, sink=sink, params=dict(params), dtype=torch.float64, **drawn)
         o = o.to(DTYPES.get(request.dtype, q.dtype))
         if out is not None:
             o = out.copy_(o)

@@ -14,6 +14,8 @@ def foldable(variant: Variant) -> bool:
     anything else, sees the difference.
     """
     params = {param.name: param for param in variant.params}
+    if variant.dropout:
+        return False  # which weights are dropped depends on where a sequence stands in the batch
     if any("B" in param.shape[1:] for param in variant.params):
         return False
     for what, expect in ((variant.mask, "mask"), (variant.score, "score")):

@@ -25,8 +25,11 @@ class Formula:
         # Of the tensors after q, k and v: the bit of `needs` and the dtype of those that have a gradient.
         sink = ((1, torch.float32),) if variant.sink else ()
         params = ((2 << i, param) for i, param in enumerate(variant.params))
-        self.slots: tuple[tuple[int, Any], ...] = sink + tuple(
-            (bit, DTYPES[param.dtype]) if param.grad else (0, None) for bit, param in params
+        rng_state = ((0, None),) * variant.dropout
+        self.slots: tuple[tuple[int, Any], ...] = (
+            *sink,
+            *((bit, DTYPES[param.dtype]) if param.grad else (0, None) for bit, param in params),
+            *rng_state,
         )
 
     def needs(self, needed: tuple[bool, ...]) -> int:
@@ -38,18 +41,19 @@ class Formula:
         d_o: Tensor | None,
         d_lse: Tensor | None,
         saved: tuple[Tensor, ...],
-        scale: float,
+        numbers: tuple[float, ...],
         needed: tuple[bool, ...],
     ) -> list[Tensor | None]:
         """The gradients of q, k, v and each tensor after them; None where not needed.
 
-        ``saved`` is q, k, v, o, lse and the tensors after v; ``needed`` covers q, k, v and those.
+        ``saved`` is q, k, v, o, lse and the tensors after v; ``numbers`` are the call's scale and, with dropout,
+        dropout_p; ``needed`` covers q, k, v and the tensors after v.
         """
         q, k, v, o, lse, *rest = saved
         if d_o is None:
             d_o = o.new_zeros(()).expand(o.shape)
         needs = self.needs(needed[3:])
-        found = self.backward(d_o, d_lse, q, k, v, o, lse, *rest, scale, needs)
+        found = self.backward(d_o, d_lse, q, k, v, o, lse, *rest, *numbers, needs)
         return self.sort(found, needed)
 
     def sort(self, found: tuple[Tensor, ...], needed: tuple[bool, ...]) -> list[Tensor | None]:
@@ -65,15 +69,16 @@ class Formula:
 def register(library: torch.library.Library, variant: Variant, forward: Any, backward: Any) -> None:
     """Register the formula on the forward op, and on the backward op one that refuses."""
     formula = Formula(variant, backward)
+    count = 1 + variant.dropout  # of numbers, behind the tensors
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        *tensors, scale = inputs
+        tensors = inputs[:-count]
         ctx.save_for_backward(*tensors[:3], *output, *tensors[3:])
-        ctx.scale = scale
+        ctx.numbers = inputs[-count:]
         ctx.set_materialize_grads(False)
 
     def differentiate(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        return (*formula(d_o, d_lse, ctx.saved_tensors, ctx.scale, ctx.needs_input_grad[:-1]), None)
+        return (*formula(d_o, d_lse, ctx.saved_tensors, ctx.numbers, ctx.needs_input_grad[:-count]), *(None,) * count)
 
     def refuse(ctx: Any, *gradients: Tensor | None) -> None:
         raise second_order(variant.name)
@@ -83,21 +88,23 @@ def register(library: torch.library.Library, variant: Variant, forward: Any, bac
 
 
 class Eager(torch.autograd.Function):
-    """(kernel, scale, q, k, v, tensors after v...) -> (o, lse), outside torch.compile and functorch transforms."""
+    """(kernel, numbers, q, k, v, tensors after v...) -> (o, lse), outside torch.compile and functorch transforms."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Any, scale: float, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
-        o, lse = kernel.compute(q, k, v, rest, scale)
+    def forward(
+        ctx: Any, kernel: Any, numbers: tuple[float, ...], q: Tensor, k: Tensor, v: Tensor, *rest: Tensor
+    ) -> Any:
+        o, lse = kernel.compute(q, k, v, rest, numbers)
         ctx.save_for_backward(q, k, v, o, lse, *rest)
         ctx.kernel = kernel
-        ctx.scale = scale
+        ctx.numbers = numbers
         ctx.set_materialize_grads(False)
         return o, lse
 
     @staticmethod
     def backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> Any:
         formula = ctx.kernel.formula
-        arguments = (d_o, d_lse, ctx.saved_tensors, ctx.scale, ctx.needs_input_grad[2:])
+        arguments = (d_o, d_lse, ctx.saved_tensors, ctx.numbers, ctx.needs_input_grad[2:])
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return (None, None, *formula(*arguments))  # the backward op's own formula refuses a second derivative
         with torch._C._AutoDispatchBelowAutograd():

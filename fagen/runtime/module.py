@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import library, ops
 from .dispatch import Dispatcher
+from .dropout import dropout_mask
 from .tiles import TileCounts
 from .variant import Variant
 
@@ -85,10 +86,13 @@ class Module:
         counts = self.ops[name].tile_counts(q, k, *(params[param] for param in wanted))
         return TileCounts(*counts.tolist())
 
+    dropout_mask = staticmethod(dropout_mask)
+
     def check(self, name: str, q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> VariantReport:
         """Check variant ``name`` against the float64 reference on these tensors, gradients too: a VariantReport.
 
-        ``arguments`` are scale, sink and params as the variant takes them; see runtime/check/tensors.py.
+        ``arguments`` are scale, sink, params, dropout_p and rng_state as the variant takes them; see
+        runtime/check/tensors.py.
         """
         from .check.cases import Tiling
         from .check.tensors import check_call
@@ -107,6 +111,8 @@ class Module:
         *,
         scale: float | None = None,
         sink: Tensor | None = None,
+        dropout_p: float = 0.0,
+        rng_state: Tensor | None = None,
         return_lse: bool = False,
         out: Tensor | None = None,
         align: str = "bottom_right",
@@ -120,13 +126,14 @@ class Module:
         variant whose mask is `causal`. ``scale`` None is 1/sqrt(head_dim), whatever a variant's spec sets: one that
         sets another scale is found only by a call that passes ``scale``, which any variant takes. ``align`` says which
         position query row i has: i + Skv - Sq ("bottom_right") or i ("top_left"); variants whose expressions read q
-        must have the same. ``layout`` ("bshd" or "bhsd") is needed only where variants differ in nothing else.
+        must have the same. ``dropout_p`` and ``rng_state`` are for variants with dropout, of which none is needed where
+        no weights are dropped. ``layout`` ("bshd" or "bhsd") is needed only where variants differ in nothing else.
 
         No variant, or more than one, is a ``ValueError`` that says what to add or pass; ``fallback="reference"``
         computes the formula in plain torch instead, and warns once. The fallback takes ``layout`` for granted only
         where all variants of the module have the same.
         """
         return self._dispatcher(
-            q, k, v, mask, score, params, scale=scale, sink=sink, return_lse=return_lse, out=out, align=align,
-            layout=layout, fallback=fallback,
+            q, k, v, mask, score, params, scale=scale, sink=sink, dropout_p=dropout_p, rng_state=rng_state,
+            return_lse=return_lse, out=out, align=align, layout=layout, fallback=fallback,
         )  # fmt: skip

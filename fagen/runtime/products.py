@@ -27,6 +27,33 @@ def weighted(p: Tensor, v: Tensor, allowed: Tensor | None, unit: torch.dtype | N
     return result
 
 
+def dropped(p: Tensor, kept: Tensor) -> Tensor:
+    """``p`` with zeros where ``kept`` is false. As in a product with 0, what is no number stays so in the gradient."""
+    result: Tensor = _Dropped.apply(p, kept)
+    return result
+
+
+class _Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(p: Tensor, kept: Tensor) -> Tensor:
+        return torch.where(kept, p, 0.0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (kept,) = ctx.saved_tensors
+        return gradients[0] * kept, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        (kept,) = ctx.saved_tensors
+        return torch.where(kept, tangents[0], 0.0)
+
+
 class _Scores(torch.autograd.Function):
     @staticmethod
     def forward(q: Tensor, k: Tensor, allowed: Tensor | None, unit: torch.dtype | None) -> Tensor:

@@ -13,10 +13,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .arguments import Arguments, arguments, run_time_inputs
+from .dropout import checked as checked_dropout
+from .dropout import kept_pairs
 from .evaluate import Evaluator
 from .language import parse
 from .language.nodes import Node
-from .products import scores, weighted
+from .products import dropped, scores, weighted
 from .variant import Param, Variant
 
 BLOCK = 2**20  # pairs computed at once: 8 MiB a temporary, and there are about ten
@@ -32,18 +34,22 @@ def reference(
     scale: float | None = None,
     sink: Tensor | None = None,
     params: Mapping[str, Tensor] | None = None,
+    dropout_p: float = 0.0,
+    rng_state: Tensor | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
     """(o, lse) of a variant, differentiable by autograd (to any order) in q, k, v, sink and real params.
 
     q [B, Sq, H, D], k [B, Skv, Hk, D], v [B, Skv, Hk, Dv] with ``layout`` bshd, sequence and heads exchanged with
     bhsd; any strides, any real dtype. ``scale`` overrides the variant's; ``sink`` [H]; ``params`` by name, cast to
-    the declared kind. o is like q with Dv, lse [B, H, Sq]; both in ``dtype``, in which all is computed. A gradient
-    has its tensor's dtype, so pass float64 tensors to get float64 gradients.
+    the declared kind; with ``dropout_p`` weights are dropped by the numbers of ``rng_state``, [2] int64. o is like q
+    with Dv, lse [B, H, Sq]; both in ``dtype``, in which all is computed. A gradient has its tensor's dtype, so pass
+    float64 tensors to get float64 gradients.
 
     Raises ValueError for shapes that do not fit (the message names them) and TypeError for dtypes.
     """
-    checked = arguments(variant, q, k, v, scale, sink, params or {}, dtype, None)
+    dropout = checked_dropout(variant.name, variant.dropout, dropout_p, rng_state)
+    checked = arguments(variant, q, k, v, scale, sink, params or {}, dtype, None, dropout)
     return attend(variant, checked, dtype, None)
 
 
@@ -141,7 +147,12 @@ def _block(
         allowed = ~shut.expand(x.shape) if allowed is None else allowed & ~shut
         x = logits(allowed)
     p, lse = _softmax(x, sink)
+    if args.dropout is not None:
+        p = dropped(p, kept_pairs(args.dropout, head, i, k.shape[1]))
     o = weighted(p, v, allowed, unit)
+    if args.dropout is not None:
+        # What is no number in a row's scores is so in its result, though all weights are dropped.
+        o = o * args.dropout.factor + torch.where(lse.isnan(), torch.nan, 0.0)[..., None]
     if bool(sink.isnan().any()):  # all rows of its head, even those that see no key
         o = o + torch.where(sink.isnan(), torch.nan, 0.0)[..., None]
     return o, lse

@@ -27,3 +27,4 @@ class Request:
     backward: bool
     align: str
     scaled: bool
+    dropout: bool

@@ -24,7 +24,8 @@ def shape_of(param: Param) -> str:
 
 def argument_names(variant: Variant) -> tuple[str, ...]:
     """The tensors an op takes besides q, k and v, in order, as its schema names them."""
-    return ("sink",) * variant.sink + tuple(f"param_{param.name}" for param in variant.params)
+    params = tuple(f"param_{param.name}" for param in variant.params)
+    return ("sink",) * variant.sink + params + ("rng_state",) * variant.dropout
 
 
 def gradient_params(variant: Variant) -> tuple[Param, ...]:

@@ -28,6 +28,8 @@ def describe(request: Request) -> str:
         parts.append("no mask, no score")
     if request.sink:
         parts.append("a sink")
+    if request.dropout:
+        parts.append("dropout")
     if request.params:
         parts.append(f"params {', '.join(param.name for param in request.params)}")
     if request.layout:
@@ -59,6 +61,8 @@ def spec_entry(request: Request, taken: set[str], new: Sequence[Param]) -> list[
     keys += [f"{what}: {json.dumps(text)}" for what, text in (("mask", request.mask), ("score", request.score)) if text]
     if request.sink:
         keys.append("sink: true")
+    if request.dropout:
+        keys.append("dropout: true")
     if request.layout:
         keys.append(f"layout: {request.layout}")
     if request.align == "top_left":

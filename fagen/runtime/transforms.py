@@ -16,18 +16,18 @@ from .failures import forward_mode, no_gradient, second_order
 
 
 class Forward(torch.autograd.Function):
-    """(kernel, scale, q, k, v, tensors after v...) -> (o, lse)."""
+    """(kernel, numbers, q, k, v, tensors after v...) -> (o, lse)."""
 
     @staticmethod
-    def forward(kernel: Any, scale: float, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
-        return kernel.compute(q, k, v, rest, scale)
+    def forward(kernel: Any, numbers: tuple[float, ...], q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
+        return kernel.compute(q, k, v, rest, numbers)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        kernel, scale, q, k, v, *rest = inputs
+        kernel, numbers, q, k, v, *rest = inputs
         ctx.save_for_backward(q, k, v, *output, *rest)
         ctx.kernel = kernel
-        ctx.scale = scale
+        ctx.numbers = numbers
 
     @staticmethod
     def backward(ctx: Any, d_o: Tensor, d_lse: Tensor) -> Any:
@@ -36,7 +36,7 @@ class Forward(torch.autograd.Function):
             if want and not bit:
                 raise no_gradient(kernel.variant, argument, kernel.spec_file)
         needs = kernel.formula.needs(needed[3:])
-        found = Backward.apply(kernel, ctx.scale, needs, d_o, d_lse, *ctx.saved_tensors)
+        found = Backward.apply(kernel, ctx.numbers, needs, d_o, d_lse, *ctx.saved_tensors)
         return (None, None, *kernel.formula.sort(found, needed))
 
     @staticmethod
@@ -44,22 +44,22 @@ class Forward(torch.autograd.Function):
         raise forward_mode(ctx.kernel.name)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], kernel: Any, scale: float, *tensors: Tensor) -> Any:
+    def vmap(info: Any, in_dims: tuple[Any, ...], kernel: Any, numbers: tuple[float, ...], *tensors: Tensor) -> Any:
         dims = in_dims[2:]
         batch_like = (True,) * 3 + kernel.batch_like
         if not can_fold(kernel, dims, batch_like):
-            return in_turn(info.batch_size, dims, tensors, lambda *each: Forward.apply(kernel, scale, *each))
+            return in_turn(info.batch_size, dims, tensors, lambda *each: Forward.apply(kernel, numbers, *each))
         folded = fold(info.batch_size, dims, tensors, batch_like)
-        results = Forward.apply(kernel, scale, *folded)
+        results = Forward.apply(kernel, numbers, *folded)
         return tuple(unfold(info.batch_size, result) for result in results), (0, 0)
 
 
 class Backward(torch.autograd.Function):
-    """(kernel, scale, needs, d_o, d_lse, q, k, v, o, lse, tensors after v...) -> what the backward op returns."""
+    """(kernel, numbers, needs, d_o, d_lse, q, k, v, o, lse, tensors after v...) -> what the backward op returns."""
 
     @staticmethod
-    def forward(kernel: Any, scale: float, needs: int, d_o: Tensor, d_lse: Tensor, *saved: Tensor) -> Any:
-        return tuple(kernel.ops.backward(d_o, d_lse, *saved, scale, needs))
+    def forward(kernel: Any, numbers: tuple[float, ...], needs: int, d_o: Tensor, d_lse: Tensor, *saved: Tensor) -> Any:
+        return tuple(kernel.ops.backward(d_o, d_lse, *saved, *numbers, needs))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -74,7 +74,9 @@ class Backward(torch.autograd.Function):
         raise forward_mode(ctx.kernel.name)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], kernel: Any, scale: float, needs: int, *tensors: Tensor) -> Any:
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], kernel: Any, numbers: tuple[float, ...], needs: int, *tensors: Tensor
+    ) -> Any:
         dims = in_dims[3:]
         batch_like = (True,) * 7 + kernel.batch_like
         # The gradient of a tensor without a batch dim is summed over the batch, so it cannot be told apart once folded.
@@ -82,9 +84,9 @@ class Backward(torch.autograd.Function):
             needs & bit and not like for (bit, _), like in zip(kernel.formula.slots, kernel.batch_like, strict=True)
         )
         if summed or not can_fold(kernel, dims, batch_like):
-            return in_turn(info.batch_size, dims, tensors, lambda *each: Backward.apply(kernel, scale, needs, *each))
+            return in_turn(info.batch_size, dims, tensors, lambda *each: Backward.apply(kernel, numbers, needs, *each))
         folded = fold(info.batch_size, dims, tensors, batch_like)
-        results = Backward.apply(kernel, scale, needs, *folded)
+        results = Backward.apply(kernel, numbers, needs, *folded)
         wanted = [True] * 3 + [bool(needs & bit) for bit, _ in kernel.formula.slots if bit]
         values = tuple(unfold(info.batch_size, r) if want else r for r, want in zip(results, wanted, strict=True))
         return values, tuple(0 if want else None for want in wanted)

@@ -74,7 +74,7 @@ class Variant:
 
     ``scale`` None means 1/sqrt(head_dim); ``mask`` None admits every pair; ``score`` None is the identity.
     ``params`` are exactly those the expressions read, in the order the spec declares them.
-    ``line`` and ``column`` are the variant's place in the spec.
+    ``dropout`` says whether calls may drop weights. ``line`` and ``column`` are the variant's place in the spec.
     """
 
     name: str
@@ -91,6 +91,7 @@ class Variant:
     params: tuple[Param, ...] = ()
     nonfinite: str = "contain"
     deterministic: bool = False
+    dropout: bool = False
     isa: str = "native"
     tiles: Tiles = Tiles()
     line: int = 0

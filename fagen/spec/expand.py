@@ -274,6 +274,7 @@ def _variant(
         params=params,
         nonfinite=given.get("nonfinite", "contain"),
         deterministic=given.get("deterministic", False),
+        dropout=given.get("dropout", False),
         isa=spec.isa,
         tiles=Tiles() if tiles is None else Tiles(tiles.q, tiles.kv, tiles.stages, tiles.turns),
         line=entry.place.line,

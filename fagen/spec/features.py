@@ -8,7 +8,6 @@ from typing import Any
 # Key -> whether a value asks for what is not built yet. A value that only states today's behaviour is accepted.
 _NOT_BUILT: dict[str, Callable[[Any], bool]] = {
     "cache": lambda value: True,
-    "dropout": lambda value: True,
     "dtype": lambda value: isinstance(value, dict),
     "group": lambda value: True,
     "lengths": lambda value: value != "dense",

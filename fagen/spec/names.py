@@ -29,13 +29,13 @@ PYTHON_WORDS = frozenset(keyword.kwlist)
 
 # What a published module holds beside its variants.
 MODULE_NAMES = frozenset(
-    """attention variants variant check tile_counts reference runtime sources library manifest main
+    """attention variants variant check tile_counts dropout_mask reference runtime sources library manifest main
     scaled_dot_product_attention flash_attn_func flash_attn_varlen_func flash_attn_with_kvcache""".split()
 )
 # What every variant's call takes or returns beside its params.
 CALL_NAMES = frozenset(
     """q k v o x lse d_o d_lse dq dk dv d_sink sink scale out return_lse mask score fallback needs align layout dtype
-    name arguments self""".split()
+    dropout_p rng_state name arguments self""".split()
 )
 
 

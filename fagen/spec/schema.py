@@ -244,7 +244,11 @@ class VariantKeys(Level):
     normalize: Bool | None = _key("Whether a row is divided by its sum of weights.", False, shown="true")
     schedule: Any = _key("The kernel's schedule, where a target has several.", "wgmma", shown="the planner's choice")
     group: Any = _key("Query heads of one key head that share a tile.", 8, shown="the planner's choice")
-    dropout: Any = _key("Drops weights at random in training.", True, shown="none")
+    dropout: Bool | None = _key(
+        "Adds the inputs dropout_p and rng_state: weights are dropped at random, the same ones forward and backward.",
+        True,
+        shown="false",
+    )
 
 
 class VariantEntry(VariantKeys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ def call(
     d_o: Tensor | None = None,
     d_lse: Tensor | None = None,
     scale: float | None = None,
-    **extras: Tensor,
+    **extras: Any,
 ) -> dict[str, Tensor]:
     """o and lse and, given ``d_o`` or ``d_lse``, every gradient there is, by name: dq, dk, dv, d_sink, d_PARAM."""
     wanted = {param.name for param in kernel.variant.params if param.grad} | {"sink"}
@@ -64,7 +65,7 @@ def judge(
     d_o: Tensor | None = None,
     d_lse: Tensor | None = None,
     scale: float | None = None,
-    **extras: Tensor,
+    **extras: Any,
 ) -> dict[str, Tensor]:
     """Call, and hold all that comes out to the rule of every check. Returns it."""
     got = call(kernel, q, k, v, d_o=d_o, d_lse=d_lse, scale=scale, **extras)
@@ -83,12 +84,14 @@ def expected_of(
     d_o: Tensor | None = None,
     d_lse: Tensor | None = None,
     scale: float | None = None,
-    **extras: Tensor,
+    **extras: Any,
 ) -> Expected:
     """What the rule compares with."""
     params = {param.name: extras[param.name] for param in kernel.variant.params}
     seed = torch.zeros(*q.shape[:3], kernel.variant.value_dim, dtype=q.dtype) if d_o is None else d_o
     inputs = Inputs(q, k, v, seed, d_lse, extras.get("sink"), params, scale, {})
+    if kernel.variant.dropout:
+        inputs = replace(inputs, dropout_p=extras["dropout_p"], rng_state=extras["rng_state"])
     return expect(kernel.variant, inputs, gradients=d_o is not None or d_lse is not None)
 
 

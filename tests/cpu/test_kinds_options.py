@@ -21,6 +21,11 @@ APPLIED: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "params": ("alibi_d16", lambda H, Sq, Skv: {"slope": torch.rand(H) + 0.1}, {"score": None, "params": ()}),
     "scale": ("scaled_d16", lambda H, Sq, Skv: {}, {"scale": None}),
     "sink": ("sink_d16", lambda H, Sq, Skv: {"sink": torch.randn(H) + 15.0}, {"sink": False}),
+    "dropout": (
+        "dropout_d16",
+        lambda H, Sq, Skv: {"dropout_p": 0.5, "rng_state": torch.tensor([5, -7])},
+        {"dropout": False},
+    ),
     "align": ("topleft_d16", lambda H, Sq, Skv: {}, {"align": "bottom_right"}),
     "layout": ("causal_bhsd_d16", lambda H, Sq, Skv: {}, {"layout": "bshd"}),
     "value_dim": ("wide_d16", lambda H, Sq, Skv: {}, {}),
@@ -41,7 +46,6 @@ REFUSED = {
     "normalize": "false",
     "schedule": "wgmma",
     "group": "4",
-    "dropout": "0.1",
     "nonfinite": "fast",
 }
 # Of the build, or of the spec itself: nothing that a call could tell. Each has tests of its own.

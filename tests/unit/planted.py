@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fagen.runtime.arguments import arguments
+from fagen.runtime.dropout import Dropout, kept_pairs
 from fagen.runtime.evaluate import Evaluator
 from fagen.runtime.fakes import DTYPES
 from fagen.runtime.language import parse
@@ -72,6 +73,13 @@ FAULTS = {
     "no-sink-gradient": "the sink's gradient is zero",
     "param-gradient-one-head": "a param's gradient counts one head",
     "dk-tail": "the last query row gives dk nothing",
+    "drops-nothing": "no weight is dropped",
+    "drops-unscaled": "what is kept is not divided by 1 - dropout_p",
+    "drops-total": "lse and the division count kept weights alone",
+    "drops-others": "the weights of the next head are dropped",
+    "drops-again": "backward drops other weights than forward",
+    "drops-no-gradient": "dv counts dropped weights",
+    "dv-unscaled": "dv is not divided by 1 - dropout_p",
 }
 
 
@@ -95,8 +103,11 @@ class Planted:
         return_lse: bool = False,
         out: Tensor | None = None,
         sink: Tensor | None = None,
+        dropout_p: float = 0.0,
+        rng_state: Tensor | None = None,
         **params: Tensor,
     ) -> Any:
+        self.dropout = Dropout(dropout_p, rng_state) if dropout_p and rng_state is not None else None
         named = tuple(params[param.name] for param in self.variant.params)
         if out is not None:
             with torch.no_grad():
@@ -135,7 +146,11 @@ class Planted:
             against = torch.where(top == -math.inf, safe, top) if self.has("stale-max") else safe
             p = torch.exp(x[..., part] - against)
             alpha = torch.exp(torch.where(new == -math.inf, 0.0, top - safe))
-            total = total * (1.0 if self.has("no-rescale-sum") else alpha) + p.sum(-1, keepdim=True)
+            kept = self.kept(args)[..., part]
+            used = torch.where(kept > 0, p, 0.0)
+            summed = used if self.has("drops-total") else p
+            total = total * (1.0 if self.has("no-rescale-sum") else alpha) + summed.sum(-1, keepdim=True)
+            p = used
             o = o * (1.0 if self.has("no-rescale") else alpha)
             p = p.to(dtype).to(wide)
             values = (args.v[:, part] * shrink).to(wide)
@@ -156,6 +171,7 @@ class Planted:
             weight = weight if self.has("infinite-sink") else weight.masked_fill(extra == math.inf, 1.0)
             total = total * alpha + weight * (2.0 if self.has("sink-twice") and keys > self.tile else 1.0)
             o, top = o * alpha, new
+        o = o * (1.0 if self.has("drops-unscaled") else self.factor())
         empty = total == 0
         o = torch.where(
             empty, args.v.mean(1, keepdim=True) if self.has("o-empty") and keys else 0.0, o / (total * shrink)
@@ -173,6 +189,19 @@ class Planted:
         if rows > 1 and self.has("swap-rows"):
             o = o[:, [1, 0, *range(2, rows)]]
         return self.laid_out(args, o), lse.reshape(args.extents["B"], args.extents["H"], rows)
+
+    def factor(self) -> float:
+        """Of kept weights."""
+        return 1.0 if self.dropout is None else self.dropout.factor
+
+    def kept(self, args: Any, other: bool = False) -> Tensor:
+        """1 for a pair that is kept, 0 for one that is not: [B * H, Sq, Skv]. ``other`` asks for other pairs."""
+        heads, rows, keys = args.q.shape[0], args.q.shape[1], args.k.shape[1]
+        if self.dropout is None or self.has("drops-nothing"):
+            return torch.ones(heads, rows, keys)
+        dropout = replace(self.dropout, rng_state=self.dropout.rng_state + 1) if other else self.dropout
+        head = torch.arange(heads) + self.has("drops-others")
+        return kept_pairs(dropout, head, torch.arange(rows), keys).float()
 
     def laid_out(self, args: Any, tensor: Tensor) -> Tensor:
         tensor = tensor.reshape(args.extents["B"], args.extents["H"], *tensor.shape[1:])
@@ -270,7 +299,8 @@ class Planted:
         # Where a float32 lse says too little, weights are made to add up to 1.
         total = torch.where(safe.abs() >= (math.inf if self.has("coarse-lse") else 2.0**10), total, 1.0)
         p, weight = p / total, weight / total
-        d_p = torch.where(allowed, d_o @ args.v.mT, 0.0)
+        kept = self.kept(args, self.has("drops-again"))
+        d_p = torch.where(allowed, d_o @ args.v.mT, 0.0) * kept * self.factor()
         delta = 0.0 if self.has("no-delta") else (d_o * o).sum(-1, keepdim=True)
         if d_lse is not None and not self.has("no-lse-gradient"):
             delta = delta - d_lse.reshape(x.shape[0], x.shape[1], 1)
@@ -293,7 +323,8 @@ class Planted:
                 )
         rows = d_s[:, :-1] if self.has("dk-tail") else d_s
         d_k = weighted(rows.mT, args.q[:, : rows.shape[1]], allowed[:, : rows.shape[1]].mT) * args.scale
-        d_v = weighted(p.to(dtype).float().mT, d_o, allowed.mT)
+        used = p if self.has("drops-no-gradient") else torch.where(kept > 0, p, 0.0)
+        d_v = weighted(used.to(dtype).float().mT, d_o, allowed.mT) * (1.0 if self.has("dv-unscaled") else self.factor())
         if self.has("dv-unmasked"):
             d_v = torch.exp(torch.where(allowed, x, s.detach()) - safe).mT @ d_o
         found = {"q": self.laid_out(args, d_q).to(dtype)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "distance": {"score": "s + rel[h, q - kv + kv_len]", "params": (REL,), "layout": "bhsd"},
     "dense": {"score": "s + table[b, h, i, j]", "params": (TABLE,), "align": "top_left"},
+    "dropping": {"mask": "causal", "dropout": True},
     "capped": {"score": "softcap(20)"},  # in float16, the weights of the lowest scores are held as 0
 }
 
@@ -39,6 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 NEEDS = {
     **dict.fromkeys(["no-score", "no-score-last-tile", "no-score-gradient"], "window"),
     **dict.fromkeys(["sink-twice", "sink-scaled", "no-sink", "no-sink-gradient", "infinite-sink"], "rich"),
+    **dict.fromkeys([fault for fault in FAULTS if fault.startswith("drops-")] + ["dv-unscaled"], "dropping"),
     **dict.fromkeys(["rows-of-one-batch", "param-gradient-one-head"], "rich"),
 }
 # Where a baseline in bfloat16 rounds as much itself, only sums that drift over many tiles show these.
@@ -56,7 +59,7 @@ def failed_case(kernel: Planted, seed: int = 0) -> str | None:
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_an_honest_kernel_passes_and_its_mutants_do_not(name, dtype):
-    report = run(Planted(variant(dtype=dtype, **VARIANTS[name])), TILING, seed=0)
+    report = run(Planted(variant(dtype=dtype, **VARIANTS[name])), replace(TILING, dropout=name == "dropping"), seed=0)
     assert report.verdict == PASSED, report.failures
     assert report.killed == report.mutants
     assert report.ratio < 0.7, report.worst

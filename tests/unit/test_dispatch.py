@@ -32,7 +32,7 @@ class Module:
     def attention(self, *qkv: torch.Tensor, mask: str | None = None, **given: Any) -> Any:
         """As Module.attention, with its defaults."""
         defaults = {"scale": None, "sink": None, "return_lse": False, "out": None, "align": "bottom_right"}
-        defaults |= {"layout": None, "fallback": None}
+        defaults |= {"layout": None, "fallback": None, "dropout_p": 0.0, "rng_state": None}
         self.dispatcher = self.dispatcher if given.pop("again", False) else Dispatcher(self)  # type: ignore[arg-type]
         return self.dispatcher(*qkv, mask, None, {}, **(defaults | given))
 

@@ -46,7 +46,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "normalize": ("false", "refused"),
     "schedule": ("mma", "refused"),
     "group": ("8", "refused"),
-    "dropout": ("true", "refused"),
+    "dropout": ("true", "module"),
 }
 HEAD = "fagen: 1\nname: demo\ntarget: cpu\nisa: {isa}\nvariants:\n  - name: a\n"
 BASE = {"head_dim": "64", "dtype": "f32", "mask": "causal"}
@@ -76,7 +76,7 @@ def test_the_option_acts_where_the_table_says(key: str) -> None:
     kernels, module, manifest = texts()
     other_kernels, other_module, other_manifest = texts(**{key: value})
     assert other_manifest != manifest
-    assert (other_kernels != kernels) == (where == "kernel" or key in ("backward", "sink"))
+    assert (other_kernels != kernels) == (where == "kernel" or key in ("backward", "sink", "dropout"))
     if where == "module":
         assert other_module != module
 

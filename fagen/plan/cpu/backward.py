@@ -172,6 +172,9 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward) -> Ma
         "row_weights": weights(code, variant),
         "tile_test": body(code, variant, code.tile_test),
         "query_ranges": body(code, variant, code.query_ranges),
+        # What multiplies a pair's dO, and all that was summed of a value's gradient.
+        "used_weight": "(kept ? weight : vf{})" if variant.dropout else "weight",
+        "value_factor": "p.dropout.factor" if variant.dropout else "1.0f",
         "sums": sums.parts,
         "direct": sums.direct,
         "apart": sums.apart,

@@ -31,6 +31,7 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
         "value_dim": variant.value_dim,
         "masked": variant.mask is not None,
         "sink": variant.sink,
+        "dropout": variant.dropout,
         "qualifier": "",
         # The position of query row i, as an expression of i, and what turns a Span of rows into one of positions.
         "position_of_i": "i + kv_len - q_len" if bottom_right else "i",

@@ -224,8 +224,10 @@ def backward_names(plan: Plan) -> Mapping[str, object]:
             *(("cuda/backward_nonfinite.h",) if variant.nonfinite == "contain" else ()),
             *(("cuda/key_turns.h",) if backward.turns else ()),
             *(("cuda/sink_gradient.h",) if variant.sink else ()),
+            *(("cuda/dropout.h",) if variant.dropout else ()),
         ),
         "contains": variant.nonfinite == "contain",
+        "value_factor": "p.dropout.factor" if variant.dropout else "1.0f",  # of sums of dV
         "tile_q": backward.tile_q,
         "tile_kv": backward.tile_kv,
         "row_warps": backward.row_warps,

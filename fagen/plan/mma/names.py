@@ -29,6 +29,7 @@ def shared_names(plan: Plan) -> Mapping[str, object]:
         "value_dim": variant.value_dim,
         "masked": masked,
         "sink": variant.sink,
+        "dropout": variant.dropout,
         "contains": masked and variant.nonfinite == "contain",
         "qualifier": "__device__ __forceinline__ ",
         "span": "Span",
@@ -78,9 +79,10 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     # The unit is computed at each use: kept from the host, it takes a register of the loop from full_d128 for sm_80.
     names = expression_names(plan, "kSlack", "fmaxf(fabsf(p.scale), kLeastUnit) * kLog2e")
     apart = ("cuda/nonfinite.h",) if shared_names(plan)["contains"] else ()
+    dropped = ("cuda/dropout.h",) if plan.variant.dropout else ()
     return {
         **names,
-        "headers": (*names["headers"], *apart),
+        "headers": (*names["headers"], *apart, *dropped),
         "block_row": "blocks - 1 - work % blocks" if masked else "work % blocks",
         "order_note": ", the last rows, which mostly see most, first" if masked else "",
         "tile_q": forward.tile_q,
@@ -89,6 +91,7 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         "stages": forward.stages,
         "shared_bytes": forward.shared_bytes,
         "asks_by_pair": True,
+        "row_factor": "share" if plan.variant.dropout else "factor",  # of a row's sums
         "tiles_bytes": " + Tiles<kWarps>::kBytes" if masked else "",
         "blocks_per_sm": forward.blocks_per_sm,
         "next_stage": "stage ^ 1" if forward.stages > 1 else "0",

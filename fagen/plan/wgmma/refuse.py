@@ -29,6 +29,8 @@ def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
 
 def problems(variant: Variant, target: Target) -> Iterator[Problem]:
     """Said before anything is chosen."""
+    if variant.dropout:
+        yield Problem(f"{variant.name}: dropout is not built for {target.name} yet", hint="leave it out")
     yield from backward_problems(variant, target)
     tiles = variant.tiles
     if tiles.q is not None and tiles.q not in (64, 128, 192):

@@ -30,7 +30,7 @@ class Function(Protocol):
         scale: float | None = None,
         return_lse: bool = False,
         out: Tensor | None = None,
-        **extras: Tensor,
+        **extras: Any,
     ) -> Any: ...
 
 
@@ -53,7 +53,16 @@ def forward(
     out = place(largest, "plain" if case.where == "broadcast" else case.where).on(device)
     given = {"out": out.tensor} if into_out else {}
     with _watched(case, inputs), torch.no_grad():
-        o, lse = kernel(inputs.q, inputs.k, inputs.v, scale=inputs.scale, return_lse=True, **given, **inputs.extras())
+        o, lse = kernel(
+            inputs.q,
+            inputs.k,
+            inputs.v,
+            scale=inputs.scale,
+            return_lse=True,
+            **given,
+            **inputs.extras(),
+            **inputs.dropout(),
+        )
     if out.spilled():
         raise MemoryFault("it wrote outside out=")
     return {"o": o.cpu(), "lse": lse.cpu()}
@@ -72,7 +81,9 @@ def forward_and_backward(kernel: Function, case: Case, inputs: Inputs, device: s
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in leaves.items()}
     with _watched(case, inputs):
         extras = {name: leaves.get(name, tensor) for name, tensor in inputs.extras().items()}
-        o, lse = kernel(leaves["q"], leaves["k"], leaves["v"], scale=inputs.scale, return_lse=True, **extras)
+        o, lse = kernel(
+            leaves["q"], leaves["k"], leaves["v"], scale=inputs.scale, return_lse=True, **extras, **inputs.dropout()
+        )
         outputs, seeds = [o], [inputs.d_o]
         if inputs.d_lse is not None:
             outputs.append(lse)

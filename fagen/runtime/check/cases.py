@@ -55,7 +55,8 @@ class Case:
     ``where`` is one of memory.PLACES, ``runs`` draws integer params in sorted runs (documents) rather than at
     random, ``lse_gradient`` gives lse a gradient too, ``few`` asks for the gradients of q, k and v alone, ``scale``
     (in units of 1/sqrt(head_dim)) is passed at the call, ``slack`` is added to the length of each param dim that may
-    have any length, ``early`` puts the poison into the first rows, which most queries see, rather than late ones.
+    have any length, ``early`` puts the poison into the first rows, which most queries see, rather than late
+    ones, ``dropout`` is dropout_p, of variants that have it.
     """
 
     name: str
@@ -74,25 +75,33 @@ class Case:
     scale: float | None = None
     slack: int = 0
     early: bool = False
+    dropout: float = 0.25
 
 
 @dataclass(frozen=True)
 class Tiling:
     """The distinct (query rows, keys) tile sizes of a variant's kernels, the forward's first.
 
-    ``stages`` tiles are in flight at a time, 0 on a CPU. Kernels that are ``slow`` get smaller cases, and fewer.
+    ``stages`` tiles are in flight at a time, 0 on a CPU. Kernels that are ``slow`` get smaller cases, and fewer;
+    those with ``dropout`` have some of their own.
     """
 
     sizes: tuple[tuple[int, int], ...]
     stages: int = 0
     slow: bool = False
+    dropout: bool = False
 
     @classmethod
     def of(cls, plan: Mapping[str, Any], *, slow: bool = False) -> Tiling:
         """That of a plan in a manifest."""
         kernels = [plan[direction] for direction in ("forward", "backward") if plan[direction]]
         sizes = tuple(dict.fromkeys((kernel["tile_q"], kernel["tile_kv"]) for kernel in kernels))
-        return cls(sizes, max(kernel.get("stages", 0) for kernel in kernels), slow)
+        return cls(
+            sizes,
+            max(kernel.get("stages", 0) for kernel in kernels),
+            slow,
+            plan.get("variant", {}).get("dropout", False),
+        )
 
 
 def cases(tiling: Tiling, level: str = "auto") -> tuple[Case, ...]:
@@ -162,6 +171,11 @@ def _around(a: int, b: int, tiling: Tiling) -> Iterator[Case]:
     yield Case("one-pair", 1, 1, 1, 2, 1)
     yield Case("negative-scale", a + 3, b + 3, 1, 2, 2, where="gaps", scale=-0.7)
     yield Case("zero-scale", a // 2 + 1, b // 2 + 1, 1, 2, 1, scale=0.0)
+    if tiling.dropout:
+        yield Case("drops-nothing", a + 3, b + 3, 2, 4, 2, lse_gradient=True, runs=True, dropout=0.0)
+        yield Case("drops-half", a + 9, b + 9, 2, 4, 2, values="uniform", where="offset", runs=True, dropout=0.5)
+        yield Case("drops-most", a + 5, 2 * b + 5, 1, 2, 1, lse_gradient=True, dropout=0.96875)
+        yield Case("drops-all", a // 2 + 1, b // 2 + 1, 1, 2, 1, dropout=1.0 - 2.0**-18)
     yield Case("few-gradients", a // 2 + 1, b + 1, 1, 2, 1, few=True)
     yield Case("broadcast", a // 2 + 2, b // 2 + 2, 2, 4, 2, where="broadcast", runs=True)
     for where in ("shifted", "padded", "spaced", "strided"):

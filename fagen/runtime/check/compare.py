@@ -76,7 +76,14 @@ def _faint(variant: Variant, inputs: Inputs, params: Mapping[str, Tensor]) -> Te
     for key in infinite.movedim(rows, 0).flatten(1).any(1).nonzero().flatten().tolist():
         alone = torch.zeros_like(infinite).index_fill(rows, torch.tensor(key), True) & infinite
         weight, _ = reference(
-            variant, inputs.q, inputs.k, alone.double(), scale=inputs.scale, sink=inputs.sink, params=params
+            variant,
+            inputs.q,
+            inputs.k,
+            alone.double(),
+            scale=inputs.scale,
+            sink=inputs.sink,
+            params=params,
+            **inputs.dropout(),
         )
         small = (weight > 0) & (weight < _FAINT[variant.dtype])
         found = small if found is None else found | small
@@ -109,6 +116,7 @@ def differentiate(
             scale=inputs.scale,
             sink=leaves.get("d_sink"),
             params=given,
+            **inputs.dropout(),
         )
     found = {"o": o.detach(), "lse": lse.detach()}
     if not gradients:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ class Inputs:
     params: dict[str, Tensor]
     scale: float | None
     guarded: dict[str, Guarded]
+    dropout_p: float = 0.0
+    rng_state: Tensor | None = None
 
     def on(self, device: str) -> Inputs:
         """The same on a device."""
@@ -49,11 +52,17 @@ class Inputs:
             params={name: moved(name, tensor) for name, tensor in self.params.items()},
             scale=self.scale,
             guarded=guarded,
+            dropout_p=self.dropout_p,
+            rng_state=None if self.rng_state is None else moved("rng_state", self.rng_state),
         )
 
     def extras(self) -> dict[str, Tensor]:
         """The sink, if there is one, and the params: what a variant's function takes besides q, k, v and scale."""
         return {**({} if self.sink is None else {"sink": self.sink}), **self.params}
+
+    def dropout(self) -> dict[str, Any]:
+        """What a variant with dropout takes besides; nothing for others."""
+        return {} if self.rng_state is None else {"dropout_p": self.dropout_p, "rng_state": self.rng_state}
 
 
 def generator(seed: int, name: str) -> torch.Generator:
@@ -106,6 +115,10 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
         for name, tensor in (("q", q), ("k", k), ("v", v), ("d_o", d_o))
     }
     others = {**params, **({} if sink is None else {"sink": sink}), **({} if d_lse is None else {"d_lse": d_lse})}
+    if variant.dropout:
+        # From a source of its own: the other tensors are those of the variant without dropout.
+        state = generator(seed, f"{case.name}/dropout")
+        others["rng_state"] = torch.randint(-(2**63), 2**63 - 1, (2,), generator=state)
     guarded |= {name: place(tensor, case.where) for name, tensor in others.items()}
     tensors = {name: entry.tensor for name, entry in guarded.items()}
     return Inputs(
@@ -115,6 +128,8 @@ def draw(variant: Variant, trees: Sequence[Node], case: Case, seed: int) -> Inpu
         params={name: tensors[name] for name in params},
         scale=_scale(variant, case),
         guarded=guarded,
+        dropout_p=_dropout_p(case) if variant.dropout else 0.0,
+        rng_state=tensors.get("rng_state") if variant.dropout else None,
     )
 
 
@@ -217,6 +232,11 @@ def _scale(variant: Variant, case: Case) -> float | None:
     if case.values == "largest":
         return 1.0
     return None if case.scale is None else case.scale * variant.head_dim**-0.5
+
+
+def _dropout_p(case: Case) -> float:
+    """Nothing is dropped where values are so large that a share of them, made up for, is no number of the dtype."""
+    return 0.0 if case.values in ("huge", "largest", "swell") else case.dropout
 
 
 def _mask(variant: Variant, case: Case, params: dict[str, Tensor]) -> Tensor:

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from ..arguments import Arguments, arguments
+from ..dropout import checked as checked_dropout
+from ..dropout import kept_pairs
 from ..evaluate import Evaluator
 from ..fakes import DTYPES
 from ..reference import BLOCK, names_of, trees
@@ -66,8 +68,9 @@ class Sizes:
         self.tiny = torch.finfo(DTYPES[variant.dtype]).tiny
         self.dtype = dtype = _dtype_for(inputs.q, inputs.k, inputs.v, inputs.d_o, *inputs.extras().values())
         self.args = args = arguments(
-            variant, inputs.q, inputs.k, inputs.v, inputs.scale, inputs.sink, inputs.params, dtype, None
-        )
+            variant, inputs.q, inputs.k, inputs.v, inputs.scale, inputs.sink, inputs.params, dtype, None,
+            checked_dropout(variant.name, variant.dropout, inputs.dropout_p, inputs.rng_state),
+        )  # fmt: skip
         self.draws = torch.Generator().manual_seed(0)
         self.o = _by_head(variant, o.to(dtype))
         self.lse = lse.to(dtype).flatten(0, 1)[..., None]
@@ -152,8 +155,11 @@ class Sizes:
             noise = torch.zeros_like(noise)
 
         moved = (p * noise).square()
-        around = moved @ v.square() - 2 * o * (moved @ v) + o.square() * moved.sum(-1, keepdim=True)
-        size_o = (p + least).square() @ v.square() + fine**2 * around.clamp(min=0.0)
+        kept = self._kept(block)
+        around = (
+            (moved * kept**2) @ v.square() - 2 * o * ((moved * kept) @ v) + o.square() * moved.sum(-1, keepdim=True)
+        )
+        size_o = ((p + least) * kept).square() @ v.square() + fine**2 * around.clamp(min=0.0)
         self.squares["o"][here] += size_o
         self.squares["lse"][here] += moved.sum(-1, keepdim=True)
         if not self.gradients:
@@ -162,21 +168,21 @@ class Sizes:
         d_o = self.d_o[here]
         d_lse: Any = self.d_lse if isinstance(self.d_lse, float) else _clean(self.d_lse[here])
         delta = (d_o * o).sum(-1, keepdim=True)
-        products_rounded = (d_o.square() @ v.square().mT).sqrt()
+        products_rounded = kept * (d_o.square() @ v.square().mT).sqrt()
         # One number a row, so it does not average out: three times, as a sum of many roundings has no sharp bound.
         delta_rounded = 3.0 * (d_o.square() * (size_o + o.square() / 4.0)).sum(-1, keepdim=True).sqrt()
         # What the weights of a row have in common: how lse moves with the scores, and how it is rounded.
         rounded = torch.where(lse.abs() < _COARSE, lse.abs(), 0.0)
         common = moved.sum(-1, keepdim=True).sqrt() + rounded
         drift = 1.0 + fine * (noise + common)
-        exact = (d_o @ v.mT - delta + d_lse).abs()
+        exact = (kept * (d_o @ v.mT) - delta + d_lse).abs()
         steep = p * (slope.abs() + fine)
         of_pair = exact * drift + fine * (products_rounded + delta.abs() + abs(d_lse))
         d_s = steep * of_pair + self.tiny
         of_row = delta_rounded.square() * ((p * slope) @ k).square()
         self.squares["dq"][here] += args.scale**2 * (d_s.square() @ k.square() + of_row)
         self.squares["dk"][block.heads] += args.scale**2 * ((d_s + steep * delta_rounded).square().mT @ q.square())
-        self.squares["dv"][block.heads] += (p * drift + self.tiny).square().mT @ d_o.square()
+        self.squares["dv"][block.heads] += (kept * (p * drift + self.tiny)).square().mT @ d_o.square()
         if args.sink is not None:
             weight = torch.exp(args.sink[block.heads][..., None] - lse)
             weight = torch.where(weight.isfinite(), weight, 0.0)
@@ -190,6 +196,14 @@ class Sizes:
                 for name, gradient in zip(wanted, found, strict=True):
                     if gradient is not None:
                         self.params[name] += _clean(gradient).square() / _DRAWS
+
+    def _kept(self, block: _Block) -> Any:
+        """What dropout multiplies each weight by."""
+        if self.args.dropout is None:
+            return 1.0
+        heads, rows = (torch.arange(part.start, part.stop) for part in (block.heads, block.rows))
+        kept = kept_pairs(self.args.dropout, heads, rows, block.k.shape[1])
+        return kept.to(self.dtype) * self.args.dropout.factor
 
     def _exact(self, block: _Block, s: Tensor, x: Tensor, counted: Tensor) -> bool:
         """Whether no score that counts was rounded on the way: whole numbers that float32 holds, of which float64 makes

@@ -104,7 +104,14 @@ def _kills(judged: Judged, mutant: Variant) -> bool:
     inputs = judged.inputs
     with torch.no_grad():
         o, lse = reference(
-            mutant, inputs.q, inputs.k, inputs.v, scale=inputs.scale, sink=inputs.sink, params=inputs.params
+            mutant,
+            inputs.q,
+            inputs.k,
+            inputs.v,
+            scale=inputs.scale,
+            sink=inputs.sink,
+            params=inputs.params,
+            **inputs.dropout(),
         )
     got = {"o": o.to(inputs.q.dtype), "lse": lse.float()}
     return not all(deviation.passed for deviation in judged.expected.judge(got))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..dropout import fresh_state
 from .call import Function, forward, forward_and_backward
 from .cases import Case, Tiling
 from .compare import expect
@@ -25,22 +27,27 @@ def check_call(
     v: Tensor,
     *,
     scale: float | None = None,
+    dropout_p: float = 0.0,
+    rng_state: Tensor | None = None,
     seed: int = 0,
     **extras: Tensor,
 ) -> VariantReport:
     """The verdict on ``kernel`` for one call: o, lse and, where it has them, all gradients, against float64.
 
-    q, k, v, ``scale`` and ``extras`` (sink and params) are the kernel's own arguments. The gradients of o and lse are
-    drawn from ``seed``. Takes the time of a float64 computation of the unfused formula, forward and backward, in
-    blocks, so its memory grows with the lengths and not with their product. Errors in the arguments are raised as
-    the kernel raises them.
+    q, k, v, ``scale``, ``dropout_p``, ``rng_state`` and ``extras`` (sink and params) are the kernel's own arguments;
+    a state that is needed and not given is drawn. The gradients of o and lse are drawn from ``seed``. Takes
+    the time of a float64 computation of the unfused formula, forward and backward, in blocks, so its memory grows with
+    the lengths and not with their product. Errors in the arguments are raised as the kernel raises them.
     """
     begun = time.monotonic()
     variant = kernel.variant
     q, k, v = q.detach(), k.detach(), v.detach()
     extras = {name: tensor.detach() for name, tensor in extras.items()}
+    drawn: dict[str, Any] = {}
+    if dropout_p or rng_state is not None:
+        drawn = {"dropout_p": dropout_p, "rng_state": fresh_state(q.device) if rng_state is None else rng_state}
     with torch.no_grad():
-        o, lse = kernel(q, k, v, scale=scale, return_lse=True, **extras)
+        o, lse = kernel(q, k, v, scale=scale, return_lse=True, **extras, **drawn)
     source = generator(seed, CASE)
     inputs = Inputs(
         q=q,
@@ -52,6 +59,7 @@ def check_call(
         params={param.name: extras[param.name] for param in variant.params},
         scale=scale,
         guarded={},
+        **drawn,
     )
     inputs = inputs.on("cpu")
     device = str(q.device)

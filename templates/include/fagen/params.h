@@ -37,6 +37,13 @@ struct Shape {
   int64_t batch, heads, kv_heads, q_len, kv_len;
 };
 
+// Which weights are dropped; see philox.h. All zero in variants without dropout.
+struct Dropout {
+  const int64_t* rng_state;  // [2] contiguous: seed, offset
+  uint32_t threshold;        // a pair whose 16-bit number is below it is dropped
+  float factor;              // 1 / (1 - dropout_p): of what is kept
+};
+
 struct ForwardParams {
   Shape shape;
   float scale;  // natural units, already defaulted
@@ -51,6 +58,7 @@ struct ForwardParams {
   void* workspace;  // as many bytes as the kernel's workspace function asked for, 64-byte aligned
   const Pool* pool;
   uint32_t* drawn;  // of cards: blocks that have been drawn, 0 before and after; or nullptr: each has its share
+  Dropout dropout;
 };
 
 struct BackwardParams {
@@ -71,6 +79,7 @@ struct BackwardParams {
   float* dq_sums;    // zero-filled
   uint32_t* turns;   // of tiles of query rows of all heads, then of tiles of keys of all key heads, then one; zero-filled
   uint64_t* exact[kMaxParams];  // sums of d_params, kExactWords an element; zero-filled, or nullptr: not wanted
+  Dropout dropout;
 };
 
 // How a mask falls into tiles; see module.tile_counts.

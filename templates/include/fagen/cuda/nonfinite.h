@@ -33,6 +33,23 @@ class SumsApart {
       for (int n = 0; n < 2 * kKeyTiles; ++n) scores_[row][n] = x[row / 2][n / 2][row % 2 * 2 + n % 2];
     ptx::hide_contents(*this);
   }
+  // Of those that `drop` (see multiply_values) drops, nothing is left.
+  template <class Drop>
+  __device__ __forceinline__ void drop(Drop drop) {
+#pragma unroll 1
+    for (int r = 0; r < kRowTiles; ++r)
+#pragma unroll 1
+      for (int n = 0; n < kKeyTiles / 2; ++n) {
+        uint32_t kept[4] = {~0u, ~0u, ~0u, ~0u};
+        drop(kept, r, n);
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+#pragma unroll
+          for (int c = 0; c < 2; ++c)
+            if ((kept[e] >> 16 * c & 1) == 0) scores_[2 * r + e % 2][4 * n + e / 2 * 2 + c] = -kInfinity;
+      }
+  }
+
   __device__ __forceinline__ int first_key() const { return first_key_; }
 
   // Adds of that tile the pairs that `admits(row, key)` lets pass. A product with such an element does not depend on how

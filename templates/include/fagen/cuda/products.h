@@ -68,10 +68,11 @@ __device__ __forceinline__ void multiply_keys(float (&x)[kRowTiles][kKeyTiles][4
 
 // o += w · v, of the weights that `weight(score, r, half)` gives scores x. They are computed as the product goes on: both
 // units work at a time, and registers of scores become free.
-template <class Element, class R, int kRowTiles, int kKeyTiles, int kValueTiles, class Weight>
+// `drop(words, r, n)` takes weights away again, of 16 keys and one row tile, packed.
+template <class Element, class R, int kRowTiles, int kKeyTiles, int kValueTiles, class Weight, class Drop>
 __device__ __forceinline__ void multiply_values(float (&o)[kRowTiles][kValueTiles][4],
                                                 const float (&x)[kRowTiles][kKeyTiles][4], uint32_t values,
-                                                Weight weight) {
+                                                Weight weight, Drop drop) {
   constexpr int kSteps = kKeyTiles / 2, kPairs = (kValueTiles + 1) / 2;
   const uint32_t of_values = place_in_rows<R>(values);
   uint32_t b[2][4];
@@ -92,6 +93,8 @@ __device__ __forceinline__ void multiply_values(float (&o)[kRowTiles][kValueTile
         a[r][e] = Element::pack(low, weight(scores[2 * half + 1], r, half));
       }
 #pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) drop(a[r], r, n);
+#pragma unroll
     for (int d = 0; d < kPairs; ++d) {
       const int step = n * kPairs + d;
       if (step + 1 < kSteps * kPairs) load_values(step + 1);
@@ -102,6 +105,13 @@ __device__ __forceinline__ void multiply_values(float (&o)[kRowTiles][kValueTile
       }
     }
   }
+}
+
+template <class Element, class R, int kRowTiles, int kKeyTiles, int kValueTiles, class Weight>
+__device__ __forceinline__ void multiply_values(float (&o)[kRowTiles][kValueTiles][4],
+                                                const float (&x)[kRowTiles][kKeyTiles][4], uint32_t values,
+                                                Weight weight) {
+  multiply_values<Element, R>(o, x, values, weight, [](uint32_t (&)[4], int, int) {});
 }
 
 // Multiplies the part of a tile that this thread has copied (see load_rows).

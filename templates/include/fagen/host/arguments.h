@@ -100,6 +100,12 @@ class Arguments {
     check_shape(t, "sink", 1, &shape_.heads);
   }
 
+  void check_rng_state(const Tensor& t) const {
+    const int64_t two = 2;
+    check_kind(t, "rng_state", Dtype::i64);
+    check_shape(t, "rng_state", 1, &two);
+  }
+
   ArrayView param(const Tensor& t, const ParamRow& row) const {
     check_kind(t, row.name, row.dtype);
     bool right = t.rank() == row.rank;

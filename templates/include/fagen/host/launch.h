@@ -96,6 +96,7 @@ inline Buffers buffers_of(const Call& call, const ForwardParams& p) {
   buffers.add("o", p.o, {shape.batch, shape.q_len, shape.heads, variant.value_dim}, variant.dtype, true);
   buffers.add("lse", p.lse, shape.batch * shape.heads * shape.q_len * 4, true);
   if (p.sink != nullptr) buffers.add("sink", p.sink, shape.heads * 4, false);
+  if (p.dropout.rng_state != nullptr) buffers.add("rng_state", p.dropout.rng_state, 16, false);
   add_params(buffers, variant, p);
   return buffers;
 }
@@ -274,6 +275,7 @@ inline Buffers buffers_of(const Call& call, const BackwardParams& p, const Backw
   buffers.add("lse", p.lse, rows * 4, false);
   if (p.d_lse != nullptr) buffers.add("d_lse", p.d_lse, rows * 4, false);
   if (p.sink != nullptr) buffers.add("sink", p.sink, shape.heads * 4, false);
+  if (p.dropout.rng_state != nullptr) buffers.add("rng_state", p.dropout.rng_state, 16, false);
   buffers.add("dq", p.dq, queries[0], variant.dtype, true);
   buffers.add("dk", p.dk, keys[0], variant.dtype, true);
   buffers.add("dv", p.dv, keys[1], variant.dtype, true);

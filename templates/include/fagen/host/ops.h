@@ -27,10 +27,10 @@ class Stack {
 
   int64_t integer() { return static_cast<int64_t>(values_[next_++]); }
 
-  float real() {
+  double real() {
     double value;
     std::memcpy(&value, &values_[next_++], sizeof(value));
-    return static_cast<float>(value);
+    return value;
   }
 
   void put(Tensor&& t) { values_[filled_++] = reinterpret_cast<StableIValue>(t.release()); }
@@ -44,16 +44,29 @@ inline void take_params(const VariantRow& variant, Stack& stack, Tensor* held) {
   for (int32_t i = 0; i < variant.param_count; ++i) held[i] = stack.tensor();
 }
 
-// NAME_forward(q, k, v, [sink], [params], scale) -> (o, lse)
-// NAME_forward_out(q, k, v, [sink], [params], scale, out) -> lse
+// What a call of a variant with dropout says of it: where its random numbers come from, and which of them drop a weight.
+inline Dropout dropout_of(const Arguments& arguments, Tensor& rng_state, double dropout_p) {
+  if (!(dropout_p >= 0.0 && dropout_p < 1.0)) {
+    arguments.refuse("dropout_p", "0 <= dropout_p < 1", std::to_string(dropout_p));
+  }
+  arguments.check_rng_state(rng_state);
+  if (!rng_state.contiguous()) rng_state = rng_state.copy(Dtype::i64, "rng_state");
+  return {static_cast<const int64_t*>(rng_state.data_to_read()),
+          static_cast<uint32_t>(std::floor(dropout_p * 65536.0 + 0.5)), static_cast<float>(1.0 / (1.0 - dropout_p))};
+}
+
+// NAME_forward(q, k, v, [sink], [params], [rng_state], scale, [dropout_p]) -> (o, lse)
+// NAME_forward_out(q, k, v, [sink], [params], [rng_state], scale, [dropout_p], out) -> lse
 inline void forward(const Driver& driver, const VariantRow& variant, StableIValue* values, bool into_out) {
   Stack stack(values);
   const Tensor q = stack.tensor(), k = stack.tensor(), v = stack.tensor();
   Tensor sink = variant.sink ? stack.tensor() : Tensor();
   Tensor params[kMaxParams];
   take_params(variant, stack, params);
+  Tensor rng_state = variant.dropout ? stack.tensor() : Tensor();
   ForwardParams p{};
-  p.scale = stack.real();
+  p.scale = static_cast<float>(stack.real());
+  const double dropout_p = variant.dropout ? stack.real() : 0.0;
   Tensor o = into_out ? stack.tensor() : Tensor();
 
   Arguments arguments(driver, variant, into_out ? "_forward_out" : "_forward");
@@ -76,6 +89,7 @@ inline void forward(const Driver& driver, const VariantRow& variant, StableIValu
     p.sink = static_cast<const float*>(sink.data_to_read());
   }
   for (int32_t i = 0; i < variant.param_count; ++i) p.params[i] = arguments.param(params[i], variant.params[i]);
+  if (variant.dropout) p.dropout = dropout_of(arguments, rng_state, dropout_p);
   if (into_out) {
     p.o = arguments.view(o, "out", shape.q_len, shape.heads, variant.value_dim, o.data());
     arguments.check_writable(o, "out");
@@ -86,6 +100,7 @@ inline void forward(const Driver& driver, const VariantRow& variant, StableIValu
     for (int32_t i = 0; i < variant.param_count; ++i) {
       arguments.check_apart(o, "out", params[i], variant.params[i].name);
     }
+    if (variant.dropout) arguments.check_apart(o, "out", rng_state, "rng_state");
   } else {
     o = arguments.make("o", shape.q_len, shape.heads, variant.value_dim, p.o);
   }
@@ -98,7 +113,8 @@ inline void forward(const Driver& driver, const VariantRow& variant, StableIValu
   stack.put(std::move(lse));
 }
 
-// NAME_backward(d_o, d_lse?, q, k, v, o, lse, [sink], [params], scale, needs) -> (dq, dk, dv, [d_sink], [d_params])
+// NAME_backward(d_o, d_lse?, q, k, v, o, lse, [sink], [params], [rng_state], scale, [dropout_p], needs)
+//     -> (dq, dk, dv, [d_sink], [d_params])
 // Bit 0 of `needs` asks for d_sink, bit 1 + i for the gradient of param i; those not asked for come back empty.
 inline void backward(const Driver& driver, const VariantRow& variant, StableIValue* values) {
   Stack stack(values);
@@ -109,8 +125,10 @@ inline void backward(const Driver& driver, const VariantRow& variant, StableIVal
   Tensor sink = variant.sink ? stack.tensor() : Tensor();
   Tensor params[kMaxParams];
   take_params(variant, stack, params);
+  Tensor rng_state = variant.dropout ? stack.tensor() : Tensor();
   BackwardParams p{};
-  p.scale = stack.real();
+  p.scale = static_cast<float>(stack.real());
+  const double dropout_p = variant.dropout ? stack.real() : 0.0;
   const int64_t needs = stack.integer();
 
   Arguments arguments(driver, variant, "_backward");
@@ -165,6 +183,8 @@ inline void backward(const Driver& driver, const VariantRow& variant, StableIVal
     d_params[i] = zeros(params[i], variant.params[i].name, wanted);
     if (wanted) p.d_params[i] = Arguments::array(d_params[i], d_params[i].data());
   }
+
+  if (variant.dropout) p.dropout = dropout_of(arguments, rng_state, dropout_p);
 
   if (lse.numel() == 0) {  // no query: nothing reaches the keys
     dk.fill_with_zeros();

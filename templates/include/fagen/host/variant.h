@@ -48,6 +48,7 @@ struct VariantRow {
   int64_t head_dim, value_dim;
   bool heads_first;  // layout [B, H, S, D] rather than [B, S, H, D]
   bool sink;
+  bool dropout;
   int32_t param_count;
   const ParamRow* params;
   Launches launches;
