@@ -1,6 +1,6 @@
 // Stands in for libcuda.so.1 and, compiled with TORCH, for libtorch_cuda.so: says on stdout what it is asked. FAKE_CARD
-// is the compute capability of its only card, FAIL the function that returns an error, STREAM torch's stream and CAPTURE the
-// number of what is captured from it, if so. OLD leaves out what CUDA 12 added.
+// is the compute capability of its only card, FAIL the function that returns an error, STREAM torch's stream, which
+// captures if there is a CAPTURE. OLD leaves out what CUDA 12 added.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -102,12 +102,12 @@ int cuTensorMapEncodeTiled(void* map, int dtype, uint32_t rank, void* address, c
   std::memset(map, 0x7e, 128);
   return answer("cuTensorMapEncodeTiled");
 }
-int cuStreamGetCaptureInfo_v2(void*, int* status, uint64_t* capture, void**, const void**, size_t*) {
-  const char* current = std::getenv("CAPTURE");
-  *status = current != nullptr, *capture = current == nullptr ? 0 : std::strtoul(current, nullptr, 10);
-  return answer("cuStreamGetCaptureInfo_v2");
+int cuStreamIsCapturing(void*, int* status) {
+  *status = std::getenv("CAPTURE") != nullptr;
+  return answer("cuStreamIsCapturing");
 }
 int cuStreamGetId(void* stream, uint64_t* id) {
+  if (std::getenv("CAPTURE") != nullptr) std::printf("the capture is lost\n");  // as it was on a card
   *id = reinterpret_cast<uint64_t>(stream) + 1000;
   return answer("cuStreamGetId");
 }
@@ -120,7 +120,8 @@ int cuStreamSynchronize(void* stream) { return std::printf("synchronize %p\n", s
 int cuStreamDestroy_v2(void* stream) { return std::printf("destroy %p\n", stream), answer("cuStreamDestroy_v2"); }
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   std::printf("allocate %zu\n", bytes);
-  *address = 0x1000;
+  static uint64_t next = 0x1000;
+  *address = next, next += 0x10000;
   return answer("cuMemAlloc_v2");
 }
 int cuMemsetD32Async(uint64_t address, unsigned value, size_t words, void* stream) {

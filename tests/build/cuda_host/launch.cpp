@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
         std::printf("counter %p\n", static_cast<void*>(cuda_driver().counter(device)));
       };
       ask("57", nullptr, 1), ask("58", nullptr, 1), ask("57", nullptr, 1);
-      ask("57", "1", 1), ask("58", "1", 1), ask("57", "2", 1), ask("57", "1", 1);
+      for (const char* stream : {"57", "58", "57", "57"}) ask(stream, "1", 1);
       ask("57", nullptr, 0);
       for (int stream = 0x100; stream < 0x100 + 4096; ++stream) ask(std::to_string(stream).c_str(), nullptr, 1);
       ask("57", nullptr, 1);
