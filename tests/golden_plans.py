@@ -21,6 +21,7 @@ CARDS = {
     "causal_d64_t4": "sm_75",
     "packed_d256": "sm_120",
     "dropout_d64_t4": "sm_75",
+    "dropout_d64_h100": "sm_90a",
     "rich_d80": "sm_89",
     "causal_d128_h100": "sm_90a",
     "plain_d72_h100": "sm_90a",

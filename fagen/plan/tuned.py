@@ -23,7 +23,7 @@ class Tuned:
 def shape_class(variant: Variant) -> str:
     """What two variants share whose kernels are equally fast, whatever they are called and wherever they stand."""
     parts = [variant.dtype, f"{variant.head_dim}/{variant.value_dim}", variant.layout, variant.align]
-    parts += [word for word in ("backward", "deterministic", "sink") if getattr(variant, word)]
+    parts += [word for word in ("backward", "deterministic", "dropout", "sink") if getattr(variant, word)]
     parts.append(variant.nonfinite)
     if variant.scale is not None:
         parts.append(f"scale {variant.scale!r}")

@@ -195,6 +195,7 @@ def spec_text(name: str, target: str, isa: str, variants: Sequence[Variant]) -> 
         "sink",
         "nonfinite",
         "deterministic",
+        "dropout",
     )
     for variant in variants:
         given: dict[str, Any] = {key: getattr(variant, key) for key in keys}

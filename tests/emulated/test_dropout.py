@@ -72,3 +72,24 @@ def test_numbers_are_right(turing: ModuleType, case: str) -> None:
     folder = Path(turing._module.folder)
     (report,) = check_folder(folder, names=["causal"], case=case, seed=0, on="emulator").variants
     assert report.verdict != FAILED, explain(report)
+
+
+@pytest.fixture(scope="module")
+def hopper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    yield from of_target("sm_90a", tmp_path_factory.mktemp("sm_90a"))
+
+
+@pytest.mark.parametrize("case", CASES[:2])
+def test_numbers_are_right_on_hopper(hopper: ModuleType, case: str) -> None:
+    folder = Path(hopper._module.folder)
+    (report,) = check_folder(folder, names=["causal"], case=case, seed=0, on="emulator").variants
+    assert report.verdict != FAILED, explain(report)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", CASES[2:])
+@pytest.mark.parametrize("name", ["causal", "full"])
+def test_all_cases_are_right_on_hopper(hopper: ModuleType, name: str, case: str) -> None:
+    folder = Path(hopper._module.folder)
+    (report,) = check_folder(folder, names=[name], case=case, seed=0, on="emulator").variants
+    assert report.verdict != FAILED, explain(report)

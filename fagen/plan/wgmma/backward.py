@@ -74,7 +74,7 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
     why: dict[str, str] = {}
     head, value = (-(-dim // _SLAB) for dim in (variant.head_dim, variant.value_dim))
     wide = max(head, value) > 2
-    rows = 64 if max(head, value) > 1 else 112 if variant.score is None else 96
+    rows = 64 if max(head, value) > 1 else 112 - 16 * (variant.score is not None) - 16 * variant.dropout
     why["tile_q"] = f"{rows} rows are what registers hold beside sums of dK and dV"
     key_groups = 1 if wide else _GROUPS
     keys = key_groups * _KEYS
@@ -187,7 +187,12 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
     headers = ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",)
     exclude = () if scored else ("cuda/exclude_unrolled.h" if short else "cuda/exclude.h",)
     return {
-        "headers": (*headers, *exclude),
+        "headers": (*headers, *exclude, *(("cuda/dropout.h",) if variant.dropout else ())),
+        # Sums of dV are of weights not divided by the share that is kept; dO · v starts at -δ times that share.
+        "value_factor": "p_.dropout.factor" if variant.dropout else "1.0f",
+        "mended_value_factor": "p.dropout.factor" if variant.dropout else "1.0f",
+        "noted_delta": "(d_lse - product) / p.dropout.factor" if variant.dropout else "d_lse - product",
+        "sink_sum": "sum * p.dropout.factor" if variant.dropout else "sum",
         "params": "BackwardParams",
         "tile_q": backward.tile_q,
         "wide": wide,

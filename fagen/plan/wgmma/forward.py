@@ -105,7 +105,7 @@ def registers_needed(variant: Variant, reads: Reads, groups: int, tile_kv: int) 
     spare = 40 if groups < 3 else 32
     if variant.value_dim > 128:
         spare += 2 * _GRANULE
-    if groups > 2 and (variant.score is not None or variant.sink):
+    if groups > 2 and (variant.score is not None or variant.sink or variant.dropout):
         spare += 2 * _GRANULE
     if reads.loads:
         spare += tile_kv // 2  # that are on their way, and where from

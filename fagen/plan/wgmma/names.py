@@ -27,6 +27,8 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
     by_head = forward.by_head
     short = is_short(plan)
     names = expression_names(plan, "kRoom", "p.unit", ends=True)
+    if plan.variant.dropout:
+        names = {**names, "headers": (*names["headers"], "cuda/dropout.h")}
     return {
         **names,
         **_scores(plan, names),
@@ -49,6 +51,8 @@ def direction_names(plan: Plan, direction: str) -> Mapping[str, object]:
         # Whether weights are so small that those of as many keys as there are sum to 1: see expression_names.
         "small_weights": plan.variant.dtype == "bf16",
         "asks_by_pair": short,
+        "row_factor": "share" if plan.variant.dropout else "factor",  # of a row's sums
+        "or_dropped": f" || !{_KEPT}" if plan.variant.dropout else "",
         "exclude_header": "exclude_unrolled" if short else "exclude_rows",
         **excluding(plan, names),
         "cache_bytes": 32 << 20,  # of 50 MiB, which q and o share
@@ -132,6 +136,7 @@ def _forms(plan: Plan, found: RowScores | None) -> Mapping[str, object]:
     }
 
 
+_KEPT = "keeps_pair(p.dropout, part.b * p.shape.heads + part.h, part.i + row, j)"  # a pair of a warp's rows
 _FORMS = {
     "score": "From q · k of one of a lane's rows to scores. Of pairs that the mask excludes too.",
     "exponents": "The same to exponents of 2, less a reference, which is one.",

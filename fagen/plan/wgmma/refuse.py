@@ -9,6 +9,8 @@ from ...runtime.variant import Variant
 from ...target import Target
 from .forward import Forward, registers_at_entry
 
+_MOST_DROPPED = 128  # columns: beyond, two warpgroups share the work of a tile in another way
+
 
 def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
     """What backward cannot do."""
@@ -16,6 +18,12 @@ def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
         return
     if variant.deterministic:
         yield Problem(f"{variant.name}: deterministic is not built for {target.name} yet", hint="leave it out")
+    if variant.dropout and max(variant.head_dim, variant.value_dim) > _MOST_DROPPED:
+        yield Problem(
+            f"{variant.name}: gradients with dropout are not built for {target.name} beyond head_dim and value_dim "
+            f"{_MOST_DROPPED}",
+            hint="write `backward: false`, or leave dropout out",
+        )
     if any(param.grad for param in variant.params):
         yield Problem(
             f"{variant.name}: gradients of params are not built for {target.name} yet", hint="write `grad: false`"
@@ -29,8 +37,6 @@ def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
 
 def problems(variant: Variant, target: Target) -> Iterator[Problem]:
     """Said before anything is chosen."""
-    if variant.dropout:
-        yield Problem(f"{variant.name}: dropout is not built for {target.name} yet", hint="leave it out")
     yield from backward_problems(variant, target)
     tiles = variant.tiles
     if tiles.q is not None and tiles.q not in (64, 128, 192):
