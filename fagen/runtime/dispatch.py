@@ -75,7 +75,9 @@ class Dispatcher:
         dtype = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else q.dtype
         # The emulator computes on the CPU what is built for cards.
         device = wanted if self._module.emulator is not None and q.device.type == "cpu" else q.device.type
-        drops = bool(probability("attention", dropout_p))
+        drops = False
+        if probability("attention", dropout_p) > 0:  # a branch, since torch.compile has symbols for numbers
+            drops = True
         tensors = (q, k, v, *params.values()) if sink is None else (q, k, v, sink, *params.values())
         backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         shapes = tuple((name, p.dtype, p.dim(), p.requires_grad) for name, p in params.items())

@@ -45,6 +45,10 @@ class Shape(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("batch", "heads", "kv_heads", "q_len", "kv_len")]
 
 
+class Dropout(ctypes.Structure):
+    _fields_ = [("rng_state", ctypes.c_void_p), ("threshold", ctypes.c_uint32), ("factor", ctypes.c_float)]
+
+
 class ForwardParams(ctypes.Structure):
     _fields_ = [
         ("shape", Shape),
@@ -56,6 +60,7 @@ class ForwardParams(ctypes.Structure):
         ("workspace", ctypes.c_void_p),
         ("pool", ctypes.c_void_p),
         ("drawn", ctypes.c_void_p),
+        ("dropout", Dropout),
     ]
 
 

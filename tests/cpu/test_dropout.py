@@ -174,6 +174,16 @@ def test_compiled_calls_are_the_eager_ones(dropping: ModuleType) -> None:
         assert torch.equal(one, other)
 
 
+def test_compiled_attention_takes_every_probability(dropping: ModuleType) -> None:
+    """torch.compile has a symbol for a number that changes; whether any weight is dropped picks the variant."""
+    state = torch.tensor([8, 9])
+    compiled = torch.compile(dropping.attention, backend="aot_eager", fullgraph=True, dynamic=True)
+    for length, p in ((5, 0.5), (6, 0.25), (7, 0.0), (8, 0.125)):
+        q, k, v = draw(dropping.causal, Sq=length, Skv=length)
+        given = {"mask": "causal", "dropout_p": p, "rng_state": state}
+        assert torch.equal(compiled(q, k, v, **given), dropping.attention(q, k, v, **given))
+
+
 def test_compiled_calls_without_a_state_draw_one_each_time(dropping: ModuleType) -> None:
     q, k, v = inputs()
     compiled = torch.compile(lambda: dropping.full(q, k, v, dropout_p=0.5), backend="aot_eager", fullgraph=True)

@@ -117,3 +117,9 @@ def test_the_checks_above_see_an_import(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text("def f():\n    import torch.nn\nfrom ..plan import x\n")
     assert set(imports(file)) == {("plan", 2), ("torch.nn", 0)}
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """pytest collects those that are in no package as modules of their own names: the second is an error."""
+    files = [path.name for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
+    assert sorted(files) == sorted(set(files))
