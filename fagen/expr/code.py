@@ -46,7 +46,8 @@ class ParamGrad:
     ``row`` holds statements for once a row that ``scatter`` needs; both see what a Snippet's statements see.
     ``owner`` are the names among b, h, hk, i (also for q), j (also for kv) that the read is indexed by directly, up to
     a constant of the row: work items that differ in one of these never touch the same entry through this read.
-    ``axes`` says for each axis which of b, h and hk is its index, "" where none is.
+    ``axes`` says for each axis which of b, h and hk is its index, "" where none is; ``diagonal`` whether all pairs of a
+    diagonal read the same entry.
     """
 
     param_index: int
@@ -57,6 +58,7 @@ class ParamGrad:
     scatter: tuple[str, ...]
     owner: tuple[str, ...]
     axes: tuple[str, ...]
+    diagonal: bool
 
 
 @dataclass(frozen=True)

@@ -183,4 +183,5 @@ def _param_grad(
         scatter=scatter,
         owner=owners(entry),
         axes=direct_axes(entry),
+        diagonal=is_diagonal(entry),
     )

@@ -128,6 +128,7 @@ def test_gradients_say_how_entries_are_shared() -> None:
         ("rel", "pair", ("h",)),
         ("rel", "pair", ("h",)),
     ]
+    assert [grad.diagonal for grad in code.param_grads] == [False, False, False, False, True, False]
     assert [grad.scatter[-1] for grad in code.param_grads] == [
         "t_at_grad.add(total);",
         "slope_at_grad.add(total, h);",

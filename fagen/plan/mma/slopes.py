@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...expr import KernelCode, ParamGrad
+from ...expr import ArrayDeclaration, KernelCode, ParamGrad
 from ...runtime.variant import Variant
 from ..pieces import Piece, Scores, identifiers, needs, times, used_declarations, used_statements
 
@@ -49,20 +50,23 @@ class Slopes(Piece):
         return tuple(grad.total for grad in self.grads if grad.kind == "tile")
 
 
-def exact_params(variant: Variant, code: KernelCode) -> tuple[int, ...]:
+def of_one_pair(grad: ParamGrad) -> bool:
+    """Whether an element is read at one b, head, i and j: by pairs that one thread has, one after the other."""
+    owner = set(grad.owner)
+    return {"b", "i", "j"} <= owner and bool(owner & {"h", "hk"})
+
+
+def exact_params(
+    variant: Variant, code: KernelCode, alone: Callable[[ParamGrad], bool] = of_one_pair
+) -> tuple[int, ...]:
     """The params whose gradients are summed exactly: with `deterministic`, those of which several threads may add to an
-    element. One that is read at b, at a head, at i and at j has each element from one thread alone."""
+    element. ``alone`` says of a read that each element has all from one thread, if nothing else reads the param."""
     if not variant.deterministic:
         return ()
     reads: dict[int, list[ParamGrad]] = {}
     for grad in code.param_grads:
         reads.setdefault(grad.param_index, []).append(grad)
-    return tuple(index for index, of_it in reads.items() if len(of_it) > 1 or not _alone(of_it[0]))
-
-
-def _alone(grad: ParamGrad) -> bool:
-    owner = set(grad.owner)
-    return {"b", "i", "j"} <= owner and bool(owner & {"h", "hk"})
+    return tuple(index for index, of_it in reads.items() if len(of_it) > 1 or not alone(of_it[0]))
 
 
 def slopes(code: KernelCode, variant: Variant, *, scored: bool) -> Slopes:
@@ -81,7 +85,7 @@ def slopes(code: KernelCode, variant: Variant, *, scored: bool) -> Slopes:
         x=x,
         slope=times(dx_ds),
         grad_declarations=tuple(
-            _declaration(each.name, each.rank, each.source, each.param_index in exact, each.param_index)
+            gradient_declaration(each, exact)
             for each in code.grad_declarations
             if each.param_index in {grad.param_index for grad in code.param_grads}
         ),
@@ -97,10 +101,11 @@ def _grad(grad: ParamGrad, number: int, factor: str) -> GradOfRead:
     return GradOfRead(times(factor), kind, "" if kind == "pair" else f"total{number + 1}", scatter)
 
 
-def _declaration(name: str, rank: int, source: str, exact: bool, index: int) -> str:
-    if exact:
-        return f"const ExactGradient<{rank}> {name}({source}, p.exact[{index}]);"
-    return f"const Gradient<{rank}> {name}({source});"
+def gradient_declaration(array: ArrayDeclaration, exact: tuple[int, ...]) -> str:
+    """The statement that makes what is added to, of a param's gradient. ``exact`` are the params with exact sums."""
+    if array.param_index in exact:
+        return f"const ExactGradient<{array.rank}> {array.name}({array.source}, p.exact[{array.param_index}]);"
+    return f"const Gradient<{array.rank}> {array.name}({array.source});"
 
 
 def weights(code: KernelCode, variant: Variant, *, scored: bool) -> Scores:
