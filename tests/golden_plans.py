@@ -26,6 +26,8 @@ CARDS = {
     "causal_d128_h100": "sm_90a",
     "plain_d72_h100": "sm_90a",
     "relative_d64_h100": "sm_90a",
+    "learned_d72_h100": "sm_90a",
+    "learned_d192_h100": "sm_90a",
 }
 
 

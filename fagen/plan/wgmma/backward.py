@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from ...expr import KernelCode, Snippet
 from ...runtime.variant import Variant
 from ...target import Target
-from ..pieces import Piece, admission, body, identifiers, needs, used_declarations
+from ..pieces import Piece, admission, body, identifiers, needs, used_declarations, used_statements
 from .forward import registers_of
+from .grads import HEAD, exact_sums, param_grads, sums_of
 
 _SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, the widest swizzle
 _KEYS = 64  # of a warpgroup, by the instruction
@@ -33,6 +34,10 @@ class Backward:
     reach what the mask keeps from them, counters (``turns``) say which blocks are to be computed again, by another
     kernel; another one yet is for the gradient of the ``sink``. A kernel that runs before stores ``word_bytes`` for 32
     tiles of queries of a block of keys, of each head or (not ``by_head``) once for all; 0 without a mask.
+
+    ``sums`` says of each param with a gradient how it is summed, "atomic" or "exact"; ``keeps_scores`` whether a tile's
+    scores stay in shared memory until that is done, and ``head_sums`` how many sums each warp that multiplies has there
+    of a head's pairs.
     """
 
     tile_q: int
@@ -53,6 +58,9 @@ class Backward:
     sink: bool
     word_bytes: int
     by_head: bool
+    sums: Mapping[str, str]
+    keeps_scores: bool
+    head_sums: int
     optimize: str
 
     @property
@@ -60,6 +68,8 @@ class Backward:
         """Threads of a block of each kernel, and its shared memory."""
         others = ("prepare", "finish", *("sink",) * self.sink, *("mend",) * self.turns)
         found = {"find": (32 * _FINDERS, 0)} if self.word_bytes else {}
+        if "exact" in self.sums.values():
+            found["round"] = (self.threads, 0)
         return {"kernel": (self.threads, self.shared_bytes), **dict.fromkeys(others, (256, 0)), **found}
 
     @property
@@ -68,10 +78,18 @@ class Backward:
         return self.tile_q, self.tile_kv
 
 
-def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Backward, dict[str, str]]:
+def choose_backward(
+    variant: Variant, target: Target, code: KernelCode, by_head: bool
+) -> tuple[Backward, dict[str, str]]:
     """The sizes for a variant, and a reason for each."""
     assert target.device is not None
-    why: dict[str, str] = {}
+    sums, reasons = sums_of(variant, code)
+    why = {"sums": "by how their reads are indexed", **{f"sums.{name}": reason for name, reason in reasons.items()}}
+    grads = param_grads(variant, code)
+    keeps_scores, head_sums = grads.keeps_scores, len(grads.held)
+    why["keeps_scores"] = (
+        "gradients of params are made of them" if keeps_scores else "nothing asks for them when there is dO · v"
+    )
     head, value = (-(-dim // _SLAB) for dim in (variant.head_dim, variant.value_dim))
     wide = max(head, value) > 2
     rows = 64 if max(head, value) > 1 else 112 - 16 * (variant.score is not None) - 16 * variant.dropout
@@ -96,12 +114,14 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
     planned = _PLANNED
     why["planned"] = "some ahead of the copies"
     pairs = 2 * rows * keys * 2 + (rows * keys * 4 if wide else 0)
-    sums = _GROUPS * dq_rows * 64 * 4
+    why["head_sums"] = "of reads that are one for all of a head's pairs"
+    dq_sums = _GROUPS * dq_rows * 64 * 4
+    of_params = rows * keys * 4 * keeps_scores + head_sums * _GROUPS * 4 * 4
 
     def taken(query_stages: int, gradient_stages: int) -> int:
         tiles = (keys * (head + value) + rows * (query_stages * head + gradient_stages * value)) * _SLAB * 2
         small = (query_stages + gradient_stages) * (rows * 4 + 16) + 16 + 2 * 16 * planned
-        return tiles + pairs + sums + small
+        return tiles + pairs + dq_sums + of_params + small
 
     room = target.device.shared_per_block
     query_stages, gradient_stages = next(
@@ -112,7 +132,8 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
     why["gradient_stages"] = two if gradient_stages > 1 else "there is no room for two"
     why["shared_bytes"] = (
         f"{keys} rows of K and V, {query_stages} × {rows} of Q, {gradient_stages} × {rows} of dO, 2 × {rows} of dS, "
-        f"{'weights, ' if wide else ''}dQ, barriers and notes"
+        f"{'weights, ' if wide else ''}dQ, {'scores, ' if keeps_scores else ''}{'sums, ' if head_sums else ''}barriers "
+        "and notes"
     )
     why["threads"] = "two of the warpgroups multiply, one feeds them"
     why["note_bytes"] = "where a row's scores start, its dO · v, and what is added where rounding lse counts"
@@ -142,6 +163,9 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
         sink=variant.sink,
         word_bytes=0 if variant.mask is None else 8 * key_groups,
         by_head=by_head,
+        sums=sums,
+        keeps_scores=keeps_scores,
+        head_sums=head_sums,
         optimize="-O3",
     )
     return chosen, why
@@ -150,13 +174,21 @@ def choose_backward(variant: Variant, target: Target, by_head: bool) -> tuple[Ba
 @dataclass(frozen=True)
 class Slopes(Piece):
     """From a scaled score to ``x``, to what slopes are multiplied by (``times``: "" where d x / d s is 1) and to
-    ``admitted`` ("" where all pairs are). ``row`` runs once a query row, ``pair`` once a pair."""
+    ``admitted`` ("" where all pairs are). ``row`` runs once a query row, ``pair`` once a pair. Weights of others are
+    ``excluded``."""
 
     row: tuple[str, ...]
     pair: tuple[str, ...]
     x: str
     times: str
     admitted: str
+    excluded: str = "0.0f"
+
+    @property
+    def score(self) -> str:
+        """What takes the score's place."""
+        weight = "weight[row][c]"
+        return weight if self.excluded == "kExcluded" else f"admitted ? {weight}{self.times} : {self.excluded}"
 
 
 def slopes(code: KernelCode, variant: Variant, snippet: Snippet, *, mixed: bool) -> Slopes:
@@ -177,6 +209,26 @@ def slopes(code: KernelCode, variant: Variant, snippet: Snippet, *, mixed: bool)
     )
 
 
+def _weights(code: KernelCode, variant: Variant, whole: Slopes) -> Slopes:
+    """The same where slopes are multiplied later, by what makes gradients of params, which tells by weights which pairs
+    count. A row's lse is -inf there where it sees no key."""
+    names = identifiers((whole.x, whole.admitted))
+    pair = used_statements(whole.pair, names)
+    row = used_statements(whole.row, names)
+    declarations = used_declarations(code.declarations, names)
+    admitted = " && ".join(["lse != -kInfinity", *[whole.admitted] * bool(whole.admitted)])
+    return Slopes(
+        declarations,
+        tuple(name for name in needs(names, variant) if name != "s"),
+        row,
+        pair,
+        whole.x,
+        "",
+        admitted,
+        "kExcluded",
+    )
+
+
 def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, short: bool) -> Mapping[str, object]:
     """What the templates of the backward kernels print besides the names that both directions share. ``short`` says
     that the mask is a few instructions a pair."""
@@ -186,8 +238,19 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
     head_slabs = -(-variant.head_dim // _SLAB)
     headers = ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",)
     exclude = () if scored else ("cuda/exclude_unrolled.h" if short else "cuda/exclude.h",)
+    grads, exact = param_grads(variant, code), exact_sums(variant, code)
+    of_params = (*("cuda/exact_gradient.h",) * bool(exact), "cuda/gradient.h", "cuda/pair_sums.h")
+    of_params += ("cuda/sums.h",) * any(read.kind == HEAD for read in grads.reads)
+    after_scores = "kGradSums" if backward.head_sums else "kStarts"
+    full = slopes(code, variant, code.score_grad, mixed=False)
+    partial = slopes(code, variant, code.score_grad_mask or code.score_grad, mixed=True)
     return {
-        "headers": (*headers, *exclude, *(("cuda/dropout.h",) if variant.dropout else ())),
+        "headers": (
+            *headers,
+            *exclude,
+            *(("cuda/dropout.h",) if variant.dropout else ()),
+            *(of_params if grads.reads else ()),
+        ),
         # Sums of dV are of weights not divided by the share that is kept; dO · v starts at -δ times that share.
         "value_factor": "p_.dropout.factor" if variant.dropout else "1.0f",
         "mended_value_factor": "p.dropout.factor" if variant.dropout else "1.0f",
@@ -218,8 +281,15 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         # As was seen to be best on an H200, by hand-written kernels.
         "halves": not wide and (masked or backward.tile_q > _KEYS),
         "start_note": "lse" if scored else "-lse / scale, where scores start",
-        "full_slopes": slopes(code, variant, code.score_grad, mixed=False),
-        "partial_slopes": slopes(code, variant, code.score_grad_mask or code.score_grad, mixed=True),
+        "full_slopes": _weights(code, variant, full) if grads.reads else full,
+        "partial_slopes": _weights(code, variant, partial) if grads.reads else partial,
+        "pair_slopes": partial,
+        "param_grads": grads,
+        "keeps_scores": backward.keeps_scores,
+        "after_pairs": "kScores" if backward.keeps_scores else after_scores,
+        "after_scores": after_scores,
+        "rounded": exact,
+        "noted_lse": "lse" if grads.reads else "lse == -kInfinity ? kInfinity : lse",
         **admission(code, variant),
         "asks_by_pair": False,
         "exclude": "exclude_pairs_unrolled" if short else "exclude_pairs",

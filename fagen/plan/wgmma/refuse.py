@@ -24,10 +24,6 @@ def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
             f"{_MOST_DROPPED}",
             hint="write `backward: false`, or leave dropout out",
         )
-    if any(param.grad for param in variant.params):
-        yield Problem(
-            f"{variant.name}: gradients of params are not built for {target.name} yet", hint="write `grad: false`"
-        )
     if variant.head_dim <= 64 and variant.value_dim > 128:
         yield Problem(
             f"{variant.name}: backward of head_dim {variant.head_dim} and value_dim {variant.value_dim} is not built",

@@ -34,7 +34,7 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     why["schedule"] = f"{target.instruction}, which {target.title} has"
     backward = None
     if variant.backward:
-        backward, reasons = choose_backward(variant, target, by_head)
+        backward, reasons = choose_backward(variant, target, code, by_head)
         why |= {f"backward.{key}": reason for key, reason in reasons.items()}
         why["backward"] = "the spec asks for it"
     else:

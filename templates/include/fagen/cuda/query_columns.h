@@ -61,14 +61,19 @@ __device__ __forceinline__ void store_sums(uint32_t shared, const float (&x)[kTi
                                                   __float_as_uint(x[n][3])));
 }
 
-// Back into the registers of such threads.
+// Back into the registers of such threads: of eight columns of kTiles times as many,
+template <int kTiles>
+__device__ __forceinline__ float4 sums_of_columns(uint32_t shared, int n) {
+  const uint4 x = ptx::ld_shared_16(shared + static_cast<uint32_t>((warp_id() % 4 * kTiles + n) * 512 + lane_id() * 16));
+  return make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w));
+}
+// or all.
 template <int kTiles>
 __device__ __forceinline__ void load_sums(float (&x)[kTiles][4], uint32_t shared) {
-  const uint32_t place = shared + static_cast<uint32_t>(warp_id() % 4 * kTiles * 512 + lane_id() * 16);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
-    const uint4 of = ptx::ld_shared_16(place + n * 512);
-    x[n][0] = __uint_as_float(of.x), x[n][1] = __uint_as_float(of.y), x[n][2] = __uint_as_float(of.z), x[n][3] = __uint_as_float(of.w);
+    const float4 of = sums_of_columns<kTiles>(shared, n);
+    x[n][0] = of.x, x[n][1] = of.y, x[n][2] = of.z, x[n][3] = of.w;
   }
 }
 

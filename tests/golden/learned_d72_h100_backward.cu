@@ -1,0 +1,969 @@
+// learned_d72_h100, backward, of spec cards: rendered by fagen, do not edit.
+// mask: causal
+// score: softcap(30) * gain[b, hk, kv] - slope[h] * (q - kv) + table[h, q - kv]
+#include "fagen/cuda/array.h"
+#include "fagen/cuda/math.h"
+#include "fagen/cuda/gradient.h"
+#include "fagen/cuda/pair_sums.h"
+#include "fagen/cuda/sums.h"
+#include "fagen/cuda/fragment_rows.h"
+#include "fagen/cuda/group_tiles.h"
+#include "fagen/cuda/query_columns.h"
+#include "fagen/cuda/ring.h"
+#include "fagen/cuda/row_products.h"
+#include "fagen/cuda/slabs.h"
+#include "fagen/ptx/bulk.h"
+#include "fagen/ptx/tensor.h"
+#include "fagen/ptx/warpgroup.h"
+
+namespace fagen {
+namespace {
+
+using Element = F16;  // of q, k, v, o and their gradients in memory
+
+constexpr int kHeadDim = 72;
+constexpr int kValueDim = 72;
+constexpr int kTileQ = 64;  // query rows of a tile
+constexpr int kGroups = 2;  // warpgroups that multiply; one more feeds them
+constexpr int kKeyGroups = 2;  // of 64 keys, which one has each
+constexpr int kQueryStages = 2;  // tiles of Q in shared memory
+constexpr int kGradientStages = 2;  // and of dO
+constexpr int kPlanned = 8;  // that are scheduled, those in shared memory among them
+
+constexpr int kGroupKeys = 64;
+constexpr int kTileKv = kGroupKeys * kKeyGroups;  // keys of a block of threads
+constexpr int kThreads = 128 * (kGroups + 1);
+constexpr int kQueryTiles = kTileQ / 8;
+constexpr int kHeadTiles = kHeadDim / 8;
+constexpr int kValueTiles = kValueDim / 8;
+
+// Rows lie in shared memory in slabs of 64 elements, 128 bytes, the last one filled up with zeros.
+constexpr int kSlabBytes = 128;
+constexpr int kHeadSlabs = (kHeadDim + 63) / 64;
+constexpr int kValueSlabs = (kValueDim + 63) / 64;
+constexpr int kQBytes = kTileQ * kHeadSlabs * kSlabBytes;
+constexpr int kDOBytes = kTileQ * kValueSlabs * kSlabBytes;
+constexpr int kKBytes = kTileKv * kHeadSlabs * kSlabBytes;
+constexpr int kVBytes = kTileKv * kValueSlabs * kSlabBytes;
+constexpr int kSlopeBytes = kTileQ * kKeyGroups * kSlabBytes;  // of dS of a tile, in slabs of 64 keys
+constexpr int kRowBytes = kTileQ * 4;  // of one number a query row
+
+// dQ of a tile, transposed, in parts that the warpgroups have in turn: 64 columns of all its rows.
+constexpr int kDqRows = 64;
+constexpr int kDqParts = 2;
+constexpr int kDqFloats = 64 * kDqRows;
+constexpr int kDqBytes = 4 * kDqFloats;
+constexpr int kStagedSlabs = 2;  // of a warp's rows of dK or dV, on their way where dQ was
+
+using Scores = float[1][kQueryTiles][4];  // transposed: rows are a warp's keys, columns the tile's queries
+
+// Query rows [i, i + rows) of head h in batch b against keys [j, j + kGroupKeys).
+struct Block {
+  int32_t b, h, i, rows, j;
+  static constexpr int32_t keys = kGroupKeys;
+};
+
+// Of q · k, weights, which are packed, and in their place weights times d x / d s. `numbers` are those of the tile's rows:
+// their lse.
+__device__ __forceinline__ void weigh_whole(const BackwardParams& p, const Block& at, uint32_t numbers, Scores& scores,
+                                            uint32_t (&weights)[2 * kQueryTiles]) {
+  const Array<const float, 1> slope_at(p.params[0]);
+  const Array<const float, 3> gain_at(p.params[1]);
+  const Array<const float, 2> table_at(p.params[2]);
+  const int32_t b = at.b;
+  const int32_t h = at.h;
+  const int32_t hk = static_cast<int32_t>(at.h / (p.shape.heads / p.shape.kv_heads));
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  int lane = lane_id();
+  ptx::hide(lane);  // as in sum_grads
+#pragma unroll
+  for (int n = 0; n < kQueryTiles; ++n) {
+    const float4 of = numbers_of_columns(numbers, n / 2);
+    float weight[2][2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float lse = n % 2 == 0 ? (c == 0 ? of.x : of.y) : (c == 0 ? of.z : of.w);
+      const int32_t i = at.i + 8 * n + 2 * (lane % 4) + c;
+      const int32_t q = i + kv_len - q_len;
+      const float slope_at_h = slope_at.load(h);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float& score = scores[0][n][2 * row + c];
+        const int32_t j = at.j + lane / 4 + 8 * row;
+        const int32_t kv = j;
+        const float s = score * p.scale;
+        const float t1 = tanh(s * (1.0f / 30.0f));
+        const float t2 = 30.0f * t1;
+        const float gain_at_b_hk_kv = gain_at.load(b, hk, kv);
+        const int32_t t3 = q - kv;
+        const float t4 = static_cast<float>(t3);
+        const float table_at_1 = table_at.load(h, t3);
+        const float t5 = t2 * gain_at_b_hk_kv - slope_at_h * t4 + table_at_1;
+        const bool admitted = lse != -kInfinity;
+        weight[row][c] = admitted ? ptx::ex2(__fsub_rn(t5, lse) * kLog2e) : kExcluded;
+        score = weight[row][c];
+      }
+    }
+    weights[2 * n] = Element::pack(weight[0][0], weight[0][1]);
+    weights[2 * n + 1] = Element::pack(weight[1][0], weight[1][1]);
+  }
+}
+__device__ __forceinline__ void weigh_mixed(const BackwardParams& p, const Block& at, uint32_t numbers, Scores& scores,
+                                            uint32_t (&weights)[2 * kQueryTiles]) {
+  const Array<const float, 1> slope_at(p.params[0]);
+  const Array<const float, 3> gain_at(p.params[1]);
+  const Array<const float, 2> table_at(p.params[2]);
+  const int32_t b = at.b;
+  const int32_t h = at.h;
+  const int32_t hk = static_cast<int32_t>(at.h / (p.shape.heads / p.shape.kv_heads));
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  int lane = lane_id();
+  ptx::hide(lane);  // as in sum_grads
+#pragma unroll
+  for (int n = 0; n < kQueryTiles; ++n) {
+    const float4 of = numbers_of_columns(numbers, n / 2);
+    float weight[2][2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float lse = n % 2 == 0 ? (c == 0 ? of.x : of.y) : (c == 0 ? of.z : of.w);
+      const int32_t i = at.i + 8 * n + 2 * (lane % 4) + c;
+      const int32_t q = i + kv_len - q_len;
+      const float slope_at_h = slope_at.load(h);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float& score = scores[0][n][2 * row + c];
+        const int32_t j = at.j + lane / 4 + 8 * row;
+        const int32_t kv = j;
+        const float s = score * p.scale;
+        const float t1 = tanh(s * (1.0f / 30.0f));
+        const float t2 = 30.0f * t1;
+        const float gain_at_b_hk_kv = gain_at.load(b, hk, kv);
+        const int32_t t3 = q - kv;
+        const float t4 = static_cast<float>(t3);
+        const float table_at_1 = table_at.load(h, t3);
+        const float t5 = t2 * gain_at_b_hk_kv - slope_at_h * t4 + table_at_1;
+        const bool admitted = lse != -kInfinity && (kv <= q) && j < kv_len;
+        weight[row][c] = admitted ? ptx::ex2(__fsub_rn(t5, lse) * kLog2e) : kExcluded;
+        score = weight[row][c];
+      }
+    }
+    weights[2 * n] = Element::pack(weight[0][0], weight[0][1]);
+    weights[2 * n + 1] = Element::pack(weight[1][0], weight[1][1]);
+  }
+}
+
+// x += keys · queries of 64 keys and 64 queries, 16 elements of each, both in shared memory.
+__device__ __forceinline__ void multiply_queries(float (&x)[kQueryTiles][4], uint64_t keys, uint64_t queries) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+      "{ %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31 }, "
+      "%32, %33, 1, 1, 1, 0, 0;"
+      : "+f"(x[0][0]), "+f"(x[0][1]), "+f"(x[0][2]), "+f"(x[0][3]), "+f"(x[1][0]), "+f"(x[1][1]), "+f"(x[1][2]), "+f"(x[1][3]), "+f"(x[2][0]), "+f"(x[2][1]), "+f"(x[2][2]), "+f"(x[2][3]), "+f"(x[3][0]), "+f"(x[3][1]), "+f"(x[3][2]), "+f"(x[3][3]), "+f"(x[4][0]), "+f"(x[4][1]), "+f"(x[4][2]), "+f"(x[4][3]), "+f"(x[5][0]), "+f"(x[5][1]), "+f"(x[5][2]), "+f"(x[5][3]), "+f"(x[6][0]), "+f"(x[6][1]), "+f"(x[6][2]), "+f"(x[6][3]), "+f"(x[7][0]), "+f"(x[7][1]), "+f"(x[7][2]), "+f"(x[7][3])
+      : "l"(keys), "l"(queries));
+}
+
+// dq (+)= K · dS of 64 columns of K, which is read across its rows, and 64 queries, 16 keys of each.
+__device__ __forceinline__ void multiply_columns(float (&dq)[kDqRows / 8][4], uint64_t columns, uint64_t slopes,
+                                                 uint32_t accumulate) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+      "{ %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31 }, "
+      "%32, %33, p, 1, 1, 1, 0; }"
+      : "+f"(dq[0][0]), "+f"(dq[0][1]), "+f"(dq[0][2]), "+f"(dq[0][3]), "+f"(dq[1][0]), "+f"(dq[1][1]), "+f"(dq[1][2]), "+f"(dq[1][3]), "+f"(dq[2][0]), "+f"(dq[2][1]), "+f"(dq[2][2]), "+f"(dq[2][3]), "+f"(dq[3][0]), "+f"(dq[3][1]), "+f"(dq[3][2]), "+f"(dq[3][3]), "+f"(dq[4][0]), "+f"(dq[4][1]), "+f"(dq[4][2]), "+f"(dq[4][3]), "+f"(dq[5][0]), "+f"(dq[5][1]), "+f"(dq[5][2]), "+f"(dq[5][3]), "+f"(dq[6][0]), "+f"(dq[6][1]), "+f"(dq[6][2]), "+f"(dq[6][3]), "+f"(dq[7][0]), "+f"(dq[7][1]), "+f"(dq[7][2]), "+f"(dq[7][3])
+      : "l"(columns), "l"(slopes), "r"(accumulate));
+}
+
+// sums += pairs · rows of 64 keys and all columns, 16 queries of each; the pairs are in registers.
+__device__ __forceinline__ void add_rows(float (&sums)[kHeadTiles][4], const uint32_t* pairs, uint64_t rows) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n72k16.f32.f16.f16 "
+      "{ %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35 }, "
+      "{ %36, %37, %38, %39 }, %40, 1, 1, 1, 1;"
+      : "+f"(sums[0][0]), "+f"(sums[0][1]), "+f"(sums[0][2]), "+f"(sums[0][3]), "+f"(sums[1][0]), "+f"(sums[1][1]), "+f"(sums[1][2]), "+f"(sums[1][3]), "+f"(sums[2][0]), "+f"(sums[2][1]), "+f"(sums[2][2]), "+f"(sums[2][3]), "+f"(sums[3][0]), "+f"(sums[3][1]), "+f"(sums[3][2]), "+f"(sums[3][3]), "+f"(sums[4][0]), "+f"(sums[4][1]), "+f"(sums[4][2]), "+f"(sums[4][3]), "+f"(sums[5][0]), "+f"(sums[5][1]), "+f"(sums[5][2]), "+f"(sums[5][3]), "+f"(sums[6][0]), "+f"(sums[6][1]), "+f"(sums[6][2]), "+f"(sums[6][3]), "+f"(sums[7][0]), "+f"(sums[7][1]), "+f"(sums[7][2]), "+f"(sums[7][3]), "+f"(sums[8][0]), "+f"(sums[8][1]), "+f"(sums[8][2]), "+f"(sums[8][3])
+      : "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3]), "l"(rows));
+}
+
+// A tile of query rows that is needed: its first row, its head, its number among those of all heads, and what is to be known
+// of it.
+struct Note {
+  static constexpr uint32_t kStop = 1 << 8;
+
+  int32_t i, h, tile;
+  // Bit g: no pair of warpgroup g is excluded. kStop: there is no tile.
+  uint32_t flags;
+
+  __device__ __forceinline__ bool is_stop() const { return (flags & kStop) != 0; }
+};
+
+// Barriers by name, of a warpgroup: where it waits, and others arrive.
+struct Named {
+  static constexpr int kOfDq = 128 + 32;  // threads: those of a warpgroup and of the warp that adds what it has of dQ
+  static constexpr int kOfBoth = 256;     // of both warpgroups
+
+  static __device__ __forceinline__ int dq_full(int group) { return 1 + group; }
+  static __device__ __forceinline__ int dq_empty(int group) { return 3 + group; }
+  // One for each of two places, which tiles take in turn.
+  static __device__ __forceinline__ int slopes_full(int group, uint32_t place) { return 5 + 2 * group + static_cast<int>(place); }
+  static __device__ __forceinline__ int slopes_empty(int group, uint32_t place) { return 9 + 2 * group + static_cast<int>(place); }
+};
+
+// What is where in shared memory.
+class Shared {
+ public:
+  static constexpr int kValues = kKBytes, kQueries = kValues + kVBytes, kGradients = kQueries + kQueryStages * kQBytes;
+  static constexpr int kSlopes = kGradients + kGradientStages * kDOBytes, kDq = kSlopes + 2 * kSlopeBytes;
+  static constexpr int kScores = kDq + kGroups * kDqBytes;
+  static constexpr int kGradSums = kScores + 4 * kTileQ * kTileKv;
+  // A tile's q · k, as a warpgroup's threads have them, for gradients of params.
+  __device__ __forceinline__ uint32_t scores(int group) const { return start_ + kScores + group * 4 * kTileQ * kGroupKeys; }
+  static constexpr int kGradSumBytes = 4 * 4 * kGroups;  // of a sum of each warp that multiplies
+  static constexpr int kStarts = kGradSums + kGradSumBytes * 1;
+  // What this warp's pairs of a head sum to, for gradients of params: the first sum.
+  __device__ __forceinline__ uint32_t grad_sums() const { return start_ + kGradSums + (warp_id() - 4) * 4; }
+  static constexpr int kDeltas = kStarts + kQueryStages * kRowBytes, kBarriers = kDeltas + kGradientStages * kRowBytes;
+  static constexpr int kPlans = kBarriers + 16 + Ring<kQueryStages>::kBytes + Ring<kGradientStages>::kBytes;
+  static constexpr int kPlanBarriers = kPlans + 16 * kPlanned;
+  static constexpr int kBytes = kPlanBarriers + Ring<kPlanned>::kBytes;
+  static_assert(kDq % 1024 == 0 && kPlans % 16 == 0, "as swizzles and vectors ask for");
+
+  __device__ __forceinline__ explicit Shared(uint32_t start) : start_(start) {}
+
+  __device__ __forceinline__ uint32_t keys() const { return start_; }
+  __device__ __forceinline__ uint32_t values() const { return start_ + kValues; }
+  __device__ __forceinline__ uint32_t queries(uint32_t stage) const { return start_ + kQueries + stage * kQBytes; }
+  __device__ __forceinline__ uint32_t gradients(uint32_t stage) const { return start_ + kGradients + stage * kDOBytes; }
+  __device__ __forceinline__ uint32_t slopes(uint32_t place) const { return start_ + kSlopes + place * kSlopeBytes; }
+  __device__ __forceinline__ uint32_t dq(int group) const { return start_ + kDq + group * kDqBytes; }
+  // Of a tile's rows: where scores and dO · v start. They come with Q and dO.
+  __device__ __forceinline__ uint32_t starts(uint32_t stage) const { return start_ + kStarts + stage * kRowBytes; }
+  __device__ __forceinline__ uint32_t deltas(uint32_t stage) const { return start_ + kDeltas + stage * kRowBytes; }
+
+  __device__ __forceinline__ uint32_t keys_full() const { return start_ + kBarriers; }
+  __device__ __forceinline__ uint32_t values_full() const { return start_ + kBarriers + 8; }
+  __device__ __forceinline__ Ring<kQueryStages> of_queries() const { return {start_ + kBarriers + 16}; }
+  __device__ __forceinline__ Ring<kGradientStages> of_gradients() const {
+    return {start_ + kBarriers + 16 + Ring<kQueryStages>::kBytes};
+  }
+  __device__ __forceinline__ Ring<kPlanned> of_plans() const { return {start_ + kPlanBarriers}; }
+
+  __device__ __forceinline__ void note(uint32_t number, const Note& tile) const {
+    ptx::st_shared_16(start_ + kPlans + 16 * number, make_uint4(tile.i, tile.h, tile.tile, tile.flags));
+  }
+  __device__ __forceinline__ Note note(uint32_t number) const {
+    const uint4 x = ptx::ld_shared_16(start_ + kPlans + 16 * number);
+    return {static_cast<int32_t>(x.x), static_cast<int32_t>(x.y), static_cast<int32_t>(x.z), x.w};
+  }
+
+ private:
+  uint32_t start_;
+};
+static_assert(Shared::kBytes == 230768, "what the launch asks for");
+
+// Query heads that share a key head.
+__device__ __forceinline__ int32_t heads_of_group(const BackwardParams& p) {
+  return static_cast<int32_t>(p.shape.heads / p.shape.kv_heads);
+}
+__device__ __forceinline__ int32_t query_tiles(const BackwardParams& p) {
+  return (static_cast<int32_t>(p.shape.q_len) + kTileQ - 1) / kTileQ;
+}
+__device__ __forceinline__ int32_t key_tiles(const BackwardParams& p) {
+  return (static_cast<int32_t>(p.shape.kv_len) + kTileKv - 1) / kTileKv;
+}
+
+// Keys of a key head, that a block of threads has: from j on.
+struct KeyBlock {
+  int32_t b, hk, j;
+};
+// One of them. Within sections of heads whose queries, and what belongs to them, the second-level cache holds, the first
+// keys, which mostly are seen most, come first: what is left at the end is short.
+__device__ __forceinline__ KeyBlock key_block(const BackwardParams& p, uint32_t work) {
+  constexpr int64_t kCache = 33554432, kQueryBytes = 2 * (kHeadDim + kValueDim) + 4 * kHeadDim;
+  const uint32_t tiles = static_cast<uint32_t>(key_tiles(p)), kv_heads = static_cast<uint32_t>(p.shape.kv_heads);
+  const uint32_t all = kv_heads * static_cast<uint32_t>(p.shape.batch);
+  const int64_t fit = kCache / (kQueryBytes * heads_of_group(p) * greatest(p.shape.q_len, 1));
+  const uint32_t held = static_cast<uint32_t>(greatest(least(fit, all), 1));
+  const uint32_t first = work / (tiles * held) * held, rest = work - first * tiles;
+  const uint32_t some = all - first < held ? all - first : held, head = first + rest % some;
+  return {static_cast<int32_t>(head / kv_heads), static_cast<int32_t>(head % kv_heads),
+          static_cast<int32_t>(rest / some) * kTileKv};
+}
+
+// What the kernels before this one leave for it, and this one for that after it.
+struct Work {
+  // Of each query row, in the order in which lanes take them: lse; and -delta, where dO · v starts.
+  // Rows past the end have weights of 0.
+  float *starts, *deltas;
+  float* dq;  // zeros, then of each tile its parts, in the order in which threads hold them
+  TileWord<kKeyGroups>* tiles;  // that the mask does not rule out, by blocks of keys
+
+  __device__ __forceinline__ explicit Work(const BackwardParams& p) {
+    starts = static_cast<float*>(p.notes);
+    deltas = starts + p.shape.batch * p.shape.heads * query_tiles(p) * kTileQ;
+    dq = p.dq_sums;
+    tiles = static_cast<TileWord<kKeyGroups>*>(p.workspace);
+  }
+};
+
+// Of a block's pairs, what the mask admits.
+__device__ __forceinline__ Tri mask_test(const BackwardParams& p, const Block& at) {
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const Span q = Span{at.i, at.i + at.rows - 1} + Span{kv_len - q_len};
+  const Span kv{at.j, least(at.j + at.keys, kv_len) - 1};
+  bool admits = false;
+  {
+    Pairs pairs(q, kv);
+    pairs.difference.at_least(0);
+    if (pairs.narrow()) admits = true;
+  }
+  if (!admits) return Tri::kNone;
+  bool refuses = false;
+  {
+    Pairs pairs(q, kv);
+    pairs.difference.at_most(-1);
+    if (pairs.narrow()) refuses = true;
+  }
+  return refuses ? Tri::kSome : Tri::kAll;
+}
+
+// The same, and no key past the end.
+__device__ __forceinline__ Tri tile_test(const BackwardParams& p, const Block& at) {
+  if (at.j >= p.shape.kv_len) return Tri::kNone;
+  const Tri admitted = mask_test(p, at);
+  return at.j + at.keys > p.shape.kv_len ? admitted & Tri::kSome : admitted;
+}
+
+// Where a block's words are, one for 32 tiles of queries of a head: rows of blocks of each batch entry.
+__device__ __forceinline__ int32_t tile_words(const BackwardParams& p) { return (query_tiles(p) + 31) / 32; }
+__device__ __forceinline__ TileWord<kKeyGroups>* tiles_of(const BackwardParams& p, const Work& work, const KeyBlock& block,
+                                                       int32_t h) {
+  return work.tiles + (static_cast<int64_t>(block.b) * key_tiles(p) + block.j / kTileKv) * tile_words(p);
+}
+
+// Whether sums of a block were no finite numbers.
+__device__ __forceinline__ uint32_t& lost_of(const BackwardParams& p, const KeyBlock& block) {
+  return p.turns[p.shape.batch * p.shape.heads * query_tiles(p) +
+                 (block.b * p.shape.kv_heads + block.hk) * key_tiles(p) + block.j / kTileKv];
+}
+
+// What follows is run where sums came out that are no finite numbers. Such numbers in a row may have met pairs that the mask
+// keeps it from, 0 times NaN being NaN: all is computed again, pair by pair, and of pairs that are excluded nothing.
+
+// A pair, by a warp: its weight, and d loss / d s.
+struct Pair {
+  bool admitted;
+  float weight, slope;
+};
+__device__ __noinline__ Pair pair_of(const BackwardParams& p, const Block& at) {
+  const Array<const float, 1> slope_at(p.params[0]);
+  const Array<const float, 3> gain_at(p.params[1]);
+  const Array<const float, 2> table_at(p.params[2]);
+  const int32_t b = at.b;
+  const int32_t h = at.h;
+  const int32_t hk = static_cast<int32_t>(at.h / (p.shape.heads / p.shape.kv_heads));
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const int64_t first = (at.b * p.shape.heads + at.h) * p.shape.q_len;
+  const float lse = p.lse[first + at.i];
+  const int32_t i = at.i;
+  const int32_t q = i + kv_len - q_len;
+  const float slope_at_h = slope_at.load(h);
+  const int32_t j = at.j;
+  const int32_t kv = j;
+  const int32_t key_head = at.h / heads_of_group(p);
+  const float s = p.scale * product_of_rows<Element, kHeadDim>(RowsOf<Element::Type>::of(p.q, at.b, at.h), at.i,
+                                                               RowsOf<Element::Type>::of(p.k, at.b, key_head), at.j);
+  const float t1 = tanh(s * (1.0f / 30.0f));
+  const float t2 = 30.0f * t1;
+  const float gain_at_b_hk_kv = gain_at.load(b, hk, kv);
+  const int32_t t3 = q - kv;
+  const float t4 = static_cast<float>(t3);
+  const float table_at_1 = table_at.load(h, t3);
+  const float t5 = t2 * gain_at_b_hk_kv - slope_at_h * t4 + table_at_1;
+  const float t6 = 0.033333335f * (1.0f - t1 * t1) * 30.0f * gain_at_b_hk_kv;
+  if (!((kv <= q) && j < kv_len) || lse == -kInfinity) return {};
+  const float product = product_of_rows<Element, kValueDim>(RowsOf<Element::Type>::of(p.d_o, at.b, at.h), at.i,
+                                                            RowsOf<Element::Type>::of(p.v, at.b, key_head), at.j);
+  const int64_t row = (at.b * p.shape.heads + at.h) * query_tiles(p) * kTileQ + place_of_row(at.i);
+  const float weight = ptx::ex2(__fsub_rn(t5, lse) * kLog2e);
+  return {true, weight, weight * (t6) * (product + Work(p).deltas[row])};
+}
+
+// A lane's columns of a row.
+template <int kDim>
+struct Columns {
+  float sums[(kDim + 31) / 32] = {};
+
+  __device__ __forceinline__ void add(float factor, const TensorView& view, int32_t b, int32_t h, int32_t row) {
+    const auto rows = RowsOf<Element::Type>::of(view, b, h);
+#pragma unroll
+    for (int n = 0; n < (kDim + 31) / 32; ++n)
+      if (const int d = 32 * n + lane_id(); d < kDim)
+        sums[n] += factor * Element::value(reinterpret_cast<const uint16_t*>(rows.data + row * rows.stride)[d * rows.stride_d]);
+  }
+  __device__ __forceinline__ void write(float factor, const TensorView& view, int32_t b, int32_t h, int32_t row) const {
+    const auto rows = RowsOf<Element::Type>::of(view, b, h);
+#pragma unroll
+    for (int n = 0; n < (kDim + 31) / 32; ++n)
+      if (const int d = 32 * n + lane_id(); d < kDim)
+        reinterpret_cast<uint16_t*>(rows.data + row * rows.stride)[d * rows.stride_d] =
+            static_cast<uint16_t>(Element::pack(sums[n] * factor, 0.0f));
+  }
+};
+
+__device__ __forceinline__ void mend_query(const BackwardParams& p, int32_t b, int32_t h, int32_t i) {
+  Columns<kHeadDim> dq;
+#pragma unroll 1
+  for (int32_t j = 0; j < p.shape.kv_len; ++j) {
+    const Pair pair = pair_of(p, {b, h, i, 1, j});
+    if (pair.admitted) dq.add(pair.slope, p.k, b, h / heads_of_group(p), j);
+  }
+  dq.write(p.scale, p.dq, b, h, i);
+}
+
+__device__ __forceinline__ void mend_key(const BackwardParams& p, int32_t b, int32_t hk, int32_t j) {
+  Columns<kHeadDim> dk;
+  Columns<kValueDim> dv;
+#pragma unroll 1
+  for (int32_t h = hk * heads_of_group(p); h < (hk + 1) * heads_of_group(p); ++h)
+#pragma unroll 1
+    for (int32_t i = 0; i < p.shape.q_len; ++i) {
+      const Pair pair = pair_of(p, {b, h, i, 1, j});
+      if (!pair.admitted) continue;
+      dk.add(pair.slope, p.q, b, h, i);
+      dv.add(pair.weight, p.d_o, b, h, i);
+    }
+  dk.write(p.scale, p.dk, b, hk, j);
+  dv.write(1.0f, p.dv, b, hk, j);
+}
+
+// A warp that says which tiles of queries are needed, in which order, a few ahead of the copies.
+class Scheduler {
+ public:
+  __device__ __forceinline__ Scheduler(const BackwardParams& p, const Shared& shared, const KeyBlock& block)
+      : p_(p), shared_(shared), block_(block) {}
+
+  __device__ __forceinline__ void run() {
+    const int32_t group = heads_of_group(p_), first = block_.hk * group;
+    for (int32_t h = first; h < first + group; ++h) {
+      const int32_t before = (block_.b * static_cast<int32_t>(p_.shape.heads) + h) * query_tiles(p_);
+      StoredTiles<kKeyGroups> tiles(tiles_of(p_, Work(p_), block_, h), tile_words(p_));
+      for (TileFound found = tiles.take(); found.tile >= 0; found = tiles.take())
+        put({found.tile * kTileQ, h, before + found.tile, found.flags});
+    }
+    put({0, 0, 0, Note::kStop});
+  }
+
+ private:
+  __device__ __forceinline__ void put(const Note& note) {
+    shared_.of_plans().wait_empty(plans_);
+    if (lane_id() == 0) {
+      shared_.note(plans_.stage(), note);
+      ptx::mbarrier_arrive(shared_.of_plans().full(plans_.stage()));
+    }
+    __syncwarp();
+    plans_.next();
+  }
+
+  const BackwardParams& p_;
+  const Shared shared_;
+  const KeyBlock block_;
+  Turn<kPlanned> plans_;
+};
+
+// A thread that has planned tiles copied, and before them the keys and values, which stay.
+class Feeder {
+ public:
+  __device__ __forceinline__ Feeder(const BackwardParams& p, const ptx::TensorMap& q, const ptx::TensorMap& k,
+                                    const ptx::TensorMap& v, const ptx::TensorMap& d_o, const Shared& shared,
+                                    const KeyBlock& block)
+      : p_(p), q_(q), k_(k), v_(v), d_o_(d_o), shared_(shared), block_(block) {}
+
+  // What is needed first comes first.
+  __device__ __forceinline__ void run() {
+    Note tile = take();
+    if (tile.is_stop()) return;
+    ptx::mbarrier_arrive_expect(shared_.keys_full(), kKBytes);
+    copy_rows<kHeadDim>(shared_.keys(), kTileKv, k_, shared_.keys_full(), block_.j, block_.hk, block_.b);
+    send_queries(tile);
+    ptx::mbarrier_arrive_expect(shared_.values_full(), kVBytes);
+    copy_rows<kValueDim>(shared_.values(), kTileKv, v_, shared_.values_full(), block_.j, block_.hk, block_.b);
+    send_gradients(tile);
+    for (tile = take(); !tile.is_stop(); tile = take()) {
+      send_queries(tile);
+      send_gradients(tile);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ Note take() {
+    shared_.of_plans().wait_full(plans_);
+    const Note tile = shared_.note(plans_.stage());
+    plans_.next();
+    return tile;
+  }
+
+  __device__ __forceinline__ void send_queries(const Note& tile) {
+    const uint32_t stage = queries_.stage(), full = shared_.of_queries().full(stage);
+    shared_.of_queries().wait_empty(queries_);
+    ptx::mbarrier_arrive_expect(full, kQBytes + kRowBytes);
+    copy_rows<kHeadDim>(shared_.queries(stage), kTileQ, q_, full, tile.i, tile.h, block_.b);
+    ptx::copy_bulk(shared_.starts(stage), Work(p_).starts + int64_t{tile.tile} * kTileQ, kRowBytes, full);
+    queries_.next();
+  }
+  __device__ __forceinline__ void send_gradients(const Note& tile) {
+    const uint32_t stage = gradients_.stage(), full = shared_.of_gradients().full(stage);
+    shared_.of_gradients().wait_empty(gradients_);
+    ptx::mbarrier_arrive_expect(full, kDOBytes + kRowBytes);
+    copy_rows<kValueDim>(shared_.gradients(stage), kTileQ, d_o_, full, tile.i, tile.h, block_.b);
+    ptx::copy_bulk(shared_.deltas(stage), Work(p_).deltas + int64_t{tile.tile} * kTileQ, kRowBytes, full);
+    gradients_.next();
+  }
+
+  const BackwardParams& p_;
+  const ptx::TensorMap &q_, &k_, &v_, &d_o_;
+  const Shared shared_;
+  const KeyBlock block_;
+  Turn<kPlanned> plans_;
+  Turn<kQueryStages> queries_;
+  Turn<kGradientStages> gradients_;
+};
+
+// A warp that has what a warpgroup has of dQ added to that of other blocks, in memory. It is the last that needs to
+// know which tile that is of.
+class Adder {
+ public:
+  __device__ __forceinline__ Adder(const BackwardParams& p, const Shared& shared, int group)
+      : p_(p), shared_(shared), group_(group) {}
+
+  __device__ __forceinline__ void run() {
+    ptx::arrive_named<Named::kOfDq>(Named::dq_empty(group_));
+    for (;; plans_.next()) {
+      shared_.of_plans().wait_full(plans_);
+      const Note tile = shared_.note(plans_.stage());
+      if (tile.is_stop()) break;
+      float* const dq = Work(p_).dq + int64_t{tile.tile} * kDqParts * kDqFloats;
+#pragma unroll 1
+      for (int part = group_; part < kDqParts; part += kGroups) {
+        ptx::sync_named<Named::kOfDq>(Named::dq_full(group_));
+        if (lane_id() == 0) {
+          ptx::add_bulk(dq + part * kDqFloats, shared_.dq(group_), kDqBytes);
+          ptx::commit_bulk();
+          ptx::wait_for_bulk_reads<0>();
+        }
+        __syncwarp();
+        ptx::arrive_named<Named::kOfDq>(Named::dq_empty(group_));
+      }
+      if (lane_id() == 0) ptx::mbarrier_arrive(shared_.of_plans().empty(plans_.stage()));
+      __syncwarp();
+    }
+    if (lane_id() == 0) ptx::wait_for_bulk<0>();
+  }
+
+ private:
+  const BackwardParams& p_;
+  const Shared shared_;
+  const int group_;
+  Turn<kPlanned> plans_;
+};
+
+// Adds to the gradient of gain, of the pairs of key `key`.
+__device__ __forceinline__ void add_grad1(const BackwardParams& p, const Block& at, int key, float g) {
+  const int32_t b = at.b;
+  const int32_t hk = static_cast<int32_t>(at.h / (p.shape.heads / p.shape.kv_heads));
+  const Gradient<3> gain_at_grad(p.d_params[1]);
+  const int32_t j = at.j + key;
+  const int32_t kv = j;
+  gain_at_grad.add(g, b, hk, kv);
+}
+
+// Adds to the gradient of slope, of all pairs of a head and the warp's keys.
+__device__ __forceinline__ void add_grad2(const BackwardParams& p, const Block& at, float total) {
+  const int32_t h = at.h;
+  const Gradient<1> slope_at_grad(p.d_params[0]);
+  slope_at_grad.add(total, h);
+}
+
+// Adds to the gradient of table, of the pairs as far apart as query `column` and key 0.
+__device__ __forceinline__ void add_grad3(const BackwardParams& p, const Block& at, int column, float g) {
+  const int32_t h = at.h;
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const Gradient<2> table_at_grad(p.d_params[2]);
+  const int32_t i = at.i + column;
+  const int32_t q = i + kv_len - q_len;
+  const int32_t j = at.j;
+  const int32_t kv = j;
+  table_at_grad.add(g, h, q - kv);
+}
+
+// Adds to gradients of params what the warp's pairs of a head sum to. `at` is of that head.
+__device__ __forceinline__ void add_grads_of_head(const BackwardParams& p, const Block& at, uint32_t sums) {
+  if (lane_id() != 0) return;
+  add_grad2(p, at, take_sum(sums + 0 * Shared::kGradSumBytes));
+}
+
+// What a tile's pairs add to gradients of params, or to a warp's sums for them. Weights become weights times d x / d s.
+__device__ __forceinline__ void sum_grads(const BackwardParams& p, const Block& at, uint32_t scores, uint32_t sums,
+                                          float (&weights)[kQueryTiles][4], const float (&dp)[kQueryTiles][4]) {
+  const Array<const float, 3> gain_at(p.params[1]);
+  const int32_t b = at.b;
+  const int32_t hk = static_cast<int32_t>(at.h / (p.shape.heads / p.shape.kv_heads));
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  int lane = lane_id();
+  ptx::hide(lane);  // what is made of it is made again, rather than kept from tile to tile in as many registers
+  float sum1[2] = {};  // of each of a lane's keys
+  float sum2 = 0.0f;
+  DiagonalSums<kQueryTiles> sum3(lane);
+#pragma unroll
+  for (int n = 0; n < kQueryTiles; ++n) {
+    const float4 of = sums_of_columns<kQueryTiles>(scores, n);
+    float sum3_of_pairs[2][2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int column = 8 * n + 2 * (lane % 4) + c;
+      const int32_t i = at.i + column;
+      const int32_t q = i + kv_len - q_len;
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const int key = lane / 4 + 8 * row;
+        const int32_t j = at.j + key;
+        const int32_t kv = j;
+        const float s = p.scale * (row == 0 ? (c == 0 ? of.x : of.y) : (c == 0 ? of.z : of.w));
+        const float t1 = tanh(s * (1.0f / 30.0f));
+        const float t2 = 30.0f * t1;
+        const float gain_at_b_hk_kv = gain_at.load(b, hk, kv);
+        const int32_t t3 = q - kv;
+        const float t4 = static_cast<float>(t3);
+        const float t6 = 0.033333335f * (1.0f - t1 * t1) * 30.0f * gain_at_b_hk_kv;
+        float& weight = weights[n][2 * row + c];
+        const float dx = weight * dp[n][2 * row + c];
+        const bool counts = !is_excluded(weight);
+        if (counts) sum1[row] += dx * t2;
+        if (counts) sum2 += dx * (-t4);
+        sum3_of_pairs[row][c] = counts ? dx : 0.0f;
+        if (counts) weight *= t6;
+      }
+    }
+    {
+      const auto& x = sum3_of_pairs;
+      sum3.put(n, x, [&](int column, float sum) { add_grad3(p, at, column, sum); });
+    }
+  }
+  const float sum1_of_key = sum_of_keys(sum1);
+  if (lane % 4 < 2) add_grad1(p, at, lane / 4 + 8 * (lane % 2), sum1_of_key);
+  add_to_sum(sums + 0 * Shared::kGradSumBytes, sum_of_warp(sum2));
+}
+
+// A warpgroup that multiplies: its 64 keys, with tile after tile of queries. Of a tile come first scores and dO · v, which are
+// transposed, so that what is made of them is the operand of the products for dV and dK as it stands in registers. dQ of a
+// tile is the next one's affair: by then the other warpgroup's part of dS is there too, and nobody has waited for it.
+class Multiplier {
+ public:
+  __device__ __forceinline__ Multiplier(const BackwardParams& p, const Shared& shared, const KeyBlock& block, int group)
+      : p_(p), shared_(shared), block_(block), group_(group) {}
+
+  __device__ __forceinline__ void run() {
+    float dk[kHeadTiles][4] = {}, dv[kValueTiles][4] = {};
+    ptx::arrive_named<Named::kOfBoth>(Named::slopes_empty(1 - group_, 0));
+    ptx::arrive_named<Named::kOfBoth>(Named::slopes_empty(1 - group_, 1));
+    const Note first = peek();
+    if (!first.is_stop()) multiply(first, dk, dv);
+    // As many waits as arrivals, so that none is left over. What was staged has been added, and the place is free.
+    ptx::sync_named<Named::kOfBoth>(Named::slopes_empty(group_, 0));
+    ptx::sync_named<Named::kOfBoth>(Named::slopes_empty(group_, 1));
+    ptx::sync_named<Named::kOfDq>(Named::dq_empty(group_));
+    write(p_.dv, 1.0f, dv);
+    __syncwarp();
+    write(p_.dk, p_.scale, dk);
+  }
+
+ private:
+  // Products with a tile's pairs begin when the first of them are there.
+  static constexpr int kHalfQueries = kTileQ / 32 * 16;
+
+  __device__ __forceinline__ void multiply(Note now, float (&dk)[kHeadTiles][4], float (&dv)[kValueTiles][4]) {
+    Scores s;
+    float dp[kQueryTiles][4];
+    uint32_t weights[2 * kQueryTiles], slopes[2 * kQueryTiles];
+    if (lane_id() == 0) {
+      ptx::st_shared_4(shared_.grad_sums() + 0 * Shared::kGradSumBytes, 0);
+    }
+    ptx::mbarrier_wait(shared_.keys_full(), 0);
+    shared_.of_queries().wait_full(tiles_);
+      start_at_nothing(s[0]);
+    ptx::mbarrier_wait(shared_.values_full(), 0);
+    for (bool begun = false;; begun = true) {
+      const uint32_t stage = tiles_.stage();  // of Q and dO, and the place of dS
+      shared_.of_gradients().wait_full(tiles_);
+      start_columns(dp, shared_.deltas(stage));
+      ptx::fence_products();
+      multiply_rows<kHeadDim>(s[0], shared_.keys(), shared_.queries(stage));
+      multiply_rows<kValueDim>(dp, shared_.values(), shared_.gradients(stage));
+      ptx::wait_for_products<1>();
+      ptx::settle(s[0]);
+      store_sums(shared_.scores(group_), s[0]);
+      if ((now.flags >> group_ & 1) != 0) {
+        weigh_whole(p_, pairs_of(now), shared_.starts(stage), s, weights);
+      } else {
+        weigh_mixed(p_, pairs_of(now), shared_.starts(stage), s, weights);
+      }
+      ptx::fence_products();
+      add_rows<0, kTileQ / 16>(dv, weights, gradients_across(stage));
+      ptx::commit_products();
+      plans_.next();
+      const Note next = peek();  // while products are under way
+      ptx::wait_for_products<1>();
+      ptx::settle(dp);
+      ptx::wait_for_products<0>();  // those for dV, so that registers of weights are free
+      sum_grads(p_, pairs_of(now), shared_.scores(group_), shared_.grad_sums(), s[0], dp);
+      if (next.is_stop() || next.h != now.h) add_grads_of_head(p_, pairs_of(now), shared_.grad_sums());
+      ptx::sync_named<Named::kOfBoth>(Named::slopes_empty(group_, stage));
+      slope<0, kHalfQueries / 8>(s, dp, slopes, stage);
+      ptx::fence_products();
+      add_rows<0, kHalfQueries / 16>(dk, slopes, queries_across(stage));
+      slope<kHalfQueries / 8, kQueryTiles>(s, dp, slopes, stage);
+      ptx::fence_proxy();  // products read them by another way
+      ptx::arrive_named<Named::kOfBoth>(Named::slopes_full(1 - group_, stage));
+      ptx::fence_products();
+      add_rows<kHalfQueries / 16, kTileQ / 16>(dk, slopes, queries_across(stage));
+      ptx::commit_products();
+      ptx::wait_for_products<0>();
+      release(stage);
+      tiles_.next();
+      if (begun) add_dq(stage ^ 1);
+      if (next.is_stop()) break;
+      shared_.of_queries().wait_full(tiles_);
+      start_at_nothing(s[0]);
+      now = next;
+    }
+    ptx::settle(dk);
+    ptx::settle(dv);
+    add_dq(tiles_.stage() ^ 1);
+  }
+
+  // The next tile that is planned.
+  __device__ __forceinline__ Note peek() const {
+    shared_.of_plans().wait_full(plans_);
+    Note note = shared_.note(plans_.stage());
+    note.flags = __shfl_sync(~0u, note.flags, 0);  // one for all lanes, which the compiler does not know
+    return note;
+  }
+
+  // x += this warpgroup's rows of keys or values · a tile's rows of queries or dO.
+  template <int kDim>
+  __device__ __forceinline__ void multiply_rows(float (&x)[kQueryTiles][4], uint32_t keys, uint32_t queries) const {
+    const uint64_t a = ptx::rows_operand(keys + group_ * kGroupKeys * kSlabBytes), b = ptx::rows_operand(queries);
+#pragma unroll
+    for (int d = 0; d < (kDim + 15) / 16; ++d)
+      multiply_queries(x, a + ((d / 4 * kTileKv * kSlabBytes + d % 4 * 32) >> 4),
+                       b + ((d / 4 * kTileQ * kSlabBytes + d % 4 * 32) >> 4));
+    ptx::commit_products();
+  }
+
+  // Rows of queries or dO, of which products add as many as there are pairs.
+  __device__ __forceinline__ uint64_t queries_across(uint32_t stage) const {
+    return ptx::columns_operand(shared_.queries(stage), kTileQ * kSlabBytes);
+  }
+  __device__ __forceinline__ uint64_t gradients_across(uint32_t stage) const {
+    return ptx::columns_operand(shared_.gradients(stage), kTileQ * kSlabBytes);
+  }
+  template <int kFirst, int kLast, int kTiles>
+  __device__ __forceinline__ void add_rows(float (&sums)[kTiles][4], const uint32_t (&pairs)[2 * kQueryTiles], uint64_t rows) const {
+#pragma unroll
+    for (int n = kFirst; n < kLast; ++n) fagen::add_rows(sums, pairs + 4 * n, rows + n * (16 * kSlabBytes >> 4));
+  }
+
+  // dS, of which products take it from registers and from shared memory.
+  template <int kFirst, int kLast>
+  __device__ __forceinline__ void slope(const Scores& s, const float (&dp)[kQueryTiles][4], uint32_t (&slopes)[2 * kQueryTiles],
+                                        uint32_t place) const {
+    const uint32_t to = place_of_columns(shared_.slopes(place) + group_ * kTileQ * kSlabBytes);
+#pragma unroll
+    for (int n = kFirst; n < kLast; ++n) {
+      slopes[2 * n] = Element::pack(s[0][n][0] * dp[n][0], s[0][n][1] * dp[n][1]);
+      slopes[2 * n + 1] = Element::pack(s[0][n][2] * dp[n][2], s[0][n][3] * dp[n][3]);
+      if (n % 2 == 1) ptx::stmatrix_x4_trans(to + n / 2 * 16 * kSlabBytes, slopes + 2 * n - 2);
+    }
+  }
+
+  // What this warpgroup has of dQ of the tile whose dS lies in `place`, handed to the warp that adds it.
+  __device__ __forceinline__ void add_dq(uint32_t place) const {
+    float dq[kDqRows / 8][4];
+    ptx::sync_named<Named::kOfBoth>(Named::slopes_full(group_, place));
+    const uint64_t a = ptx::columns_operand(shared_.keys() + group_ * kTileKv * kSlabBytes, kTileKv * kSlabBytes);
+    const uint64_t b = ptx::rows_operand(shared_.slopes(place));
+    ptx::fence_products();
+#pragma unroll
+    for (int n = 0; n < kTileKv / 16; ++n)
+      multiply_columns(dq, a + n * (16 * kSlabBytes >> 4), b + ((n / 4 * kTileQ * kSlabBytes + n % 4 * 32) >> 4), n > 0);
+    ptx::commit_products();
+    ptx::wait_for_products<0>();
+    ptx::settle(dq);
+    ptx::arrive_named<Named::kOfBoth>(Named::slopes_empty(1 - group_, place));
+    ptx::sync_named<Named::kOfDq>(Named::dq_empty(group_));
+    store_sums(shared_.dq(group_), dq);
+    ptx::fence_proxy();
+    ptx::arrive_named<Named::kOfDq>(Named::dq_full(group_));
+  }
+
+  // A tile is not needed any more.
+  __device__ __forceinline__ void release(uint32_t stage) const {
+    __syncwarp();
+    ptx::mbarrier_arrive_if(lane_id() == 0, shared_.of_queries().empty(stage));
+    ptx::mbarrier_arrive_if(lane_id() == 0, shared_.of_gradients().empty(stage));
+  }
+
+  // The pairs of the warp's keys, from the first on.
+  __device__ __forceinline__ Block pairs_of(const Note& note) const {
+    return {block_.b, note.h, note.i, kTileQ, block_.j + kGroupKeys * group_ + warp_id() % 4 * 16};
+  }
+
+  // The warp's rows of dK or dV, times `factor`.
+  template <int kTiles>
+  __device__ __forceinline__ void write(const TensorView& view, float factor, const float (&sums)[kTiles][4]) const {
+    const int32_t j = block_.j + kGroupKeys * group_ + warp_id() % 4 * 16, left = static_cast<int32_t>(p_.shape.kv_len) - j;
+    const float factors[2] = {factor, factor};
+    const bool finite = store_fragments<Element, kStagedSlabs>(
+        RowsOf<Element::Type>::of(view, block_.b, block_.hk), j, left < 16 ? left : 16,
+        shared_.dq(group_) + warp_id() % 4 * kStagedSlabs * kStagedBytes, sums, factors);
+    if (!finite) atomicOr(&lost_of(p_, block_), 1u);
+  }
+
+  const BackwardParams& p_;
+  const Shared shared_;
+  const KeyBlock block_;
+  const int group_;
+  Turn<kPlanned> plans_;
+  static_assert(kQueryStages == 2 && kGradientStages == 2, "one turn is of both, and of dS");
+  Turn<kQueryStages> tiles_;
+};
+
+}  // namespace
+}  // namespace fagen
+
+extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
+    fagen_learned_d72_h100_backward(const __grid_constant__ fagen::BackwardParams p, const __grid_constant__ fagen::ptx::TensorMap q,
+                              const __grid_constant__ fagen::ptx::TensorMap k,
+                              const __grid_constant__ fagen::ptx::TensorMap v,
+                              const __grid_constant__ fagen::ptx::TensorMap d_o) {
+  using namespace fagen;
+  extern __shared__ __align__(1024) char memory[];
+  const Shared shared(ptx::shared_address(memory));
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(shared.keys_full(), 1);
+    ptx::mbarrier_init(shared.values_full(), 1);
+    shared.of_queries().make(1, 4 * kGroups);
+    shared.of_gradients().make(1, 4 * kGroups);
+    shared.of_plans().make(1, kGroups);
+    ptx::fence_mbarrier_init();
+  }
+  ptx::sync_block();
+  const int warp = __shfl_sync(~0u, warp_id(), 0);
+  const KeyBlock block = key_block(p, blockIdx.x);
+  if (warp < 4) {
+    ptx::give_up_registers<24>();
+    if (warp == 0 && lane_id() == 0) Feeder(p, q, k, v, d_o, shared, block).run();
+    if (warp == 1) Scheduler(p, shared, block).run();
+    if (warp >= 2) Adder(p, shared, warp - 2).run();
+  } else {
+    ptx::take_registers<240>();
+    Multiplier(p, shared, block, warp / 4 - 1).run();
+  }
+}
+
+// Before it, a block of threads for each tile of queries: its rows' numbers.
+extern "C" __global__ void __launch_bounds__(256)
+    fagen_learned_d72_h100_backward_prepare(const __grid_constant__ fagen::BackwardParams p) {
+  using namespace fagen;
+  constexpr int kLanes = lanes_of_row(kValueDim), kRows = 256 / kLanes;
+  const Work work(p);
+  const int32_t tiles = query_tiles(p), tile = static_cast<int32_t>(blockIdx.x);
+  const int32_t head = tile / tiles, heads = static_cast<int32_t>(p.shape.heads), b = head / heads, h = head % heads;
+  const int32_t i = tile % tiles * kTileQ, left = static_cast<int32_t>(p.shape.q_len) - i;
+  const auto o = RowsOf<Element::Type>::of(p.o, b, h), d_o = RowsOf<Element::Type>::of(p.d_o, b, h);
+  const int64_t first = head * p.shape.q_len + i, padded = int64_t{tile} * kTileQ;
+#pragma unroll 1
+  for (int row = static_cast<int>(threadIdx.x) / kLanes; row < kTileQ; row += kRows) {
+    const bool real = row < left;
+    const int64_t at = i + (real ? row : 0);
+    const float product = product_of_rows<Element, kValueDim>(o, at, d_o, at);
+    if (lane_id() % kLanes != 0) continue;
+    const float lse = real ? p.lse[first + row] : -kInfinity, d_lse = real && p.d_lse != nullptr ? p.d_lse[first + row] : 0.0f;
+    work.starts[padded + place_of_row(row)] = lse;
+    work.deltas[padded + place_of_row(row)] = real ? d_lse - product : 0.0f;
+  }
+}
+
+// After it, for each tile of queries: rows of dQ, from the order in which threads held its sums.
+extern "C" __global__ void __launch_bounds__(256, 1)
+    fagen_learned_d72_h100_backward_finish(const __grid_constant__ fagen::BackwardParams p) {
+  using namespace fagen;
+  using Staged = Rows<64 * kHeadSlabs>;
+  __shared__ __align__(128) char memory[kTileQ * Staged::kBytes];
+  const uint32_t staged = ptx::shared_address(memory);
+  const int32_t tiles = query_tiles(p), tile = static_cast<int32_t>(blockIdx.x);
+  const int32_t head = tile / tiles, heads = static_cast<int32_t>(p.shape.heads), b = head / heads, h = head % heads;
+  const int32_t i = tile % tiles * kTileQ, left = static_cast<int32_t>(p.shape.q_len) - i;
+  const int lane = lane_id();
+  bool lost = false;  // whether sums were no finite numbers
+  const auto put = [&](int at, int d, float x) {
+    const uint16_t element = static_cast<uint16_t>(Element::pack(x * p.scale, 0.0f));
+    ptx::st_shared_2(staged + Staged::at(at, d / 8) + d % 8 * 2, element);
+    lost |= !Element::finite(element);
+  };
+#pragma unroll 1
+  for (int part = warp_id() / 4; part < kDqParts; part += 2) {
+    const auto* const sums = reinterpret_cast<const float4*>(Work(p).dq + (int64_t{tile} * kDqParts + part) * kDqFloats) +
+                             warp_id() % 4 * (kDqRows / 8) * 32 + lane;
+    const int column = 64 * part + warp_id() % 4 * 16 + lane / 4, row = lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kDqRows / 8; ++n) {
+      const float4 x = sums[32 * n];
+      put(row + 8 * n, column, x.x);
+      put(row + 8 * n + 1, column, x.y);
+      put(row + 8 * n, column + 8, x.z);
+      put(row + 8 * n + 1, column + 8, x.w);
+    }
+  }
+  if (ptx::sync_block_or(lost)) {
+#pragma unroll 1
+    for (int row = warp_id(); row < kTileQ && row < left; row += 8) mend_query(p, b, h, i + row);
+    return;
+  }
+  const auto to = RowsOf<Element::Type>::of(p.dq, b, h);
+#pragma unroll 1
+  for (int some = 8 * warp_id(); some < kTileQ && some < left; some += 64)
+    store_rows<Staged, 8, kHeadDim>(to, i + some, left - some < 8 ? left - some : 8, staged + some * Staged::kBytes);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) fagen_learned_d72_h100_backward_mend(const __grid_constant__ fagen::BackwardParams p) {
+  using namespace fagen;
+  const KeyBlock block = key_block(p, blockIdx.x);
+  if (lost_of(p, block) == 0) return;
+#pragma unroll 1
+  for (int32_t j = block.j + warp_id(); j < block.j + kTileKv && j < p.shape.kv_len; j += 8) mend_key(p, block.b, block.hk, j);
+}
+
+// Finds what the mask admits of a block's keys, a warp for 8 tiles of queries and the keys of a warpgroup.
+extern "C" __global__ void __launch_bounds__(32 * fagen::kFinders, 8)
+    fagen_learned_d72_h100_backward_find(const __grid_constant__ fagen::BackwardParams p) {
+  using namespace fagen;
+  const Finder<kKeyGroups> finder(static_cast<uint32_t>(tile_words(p)));
+  uint32_t work = finder.work;
+  const uint32_t blocks = static_cast<uint32_t>(key_tiles(p));
+  const int32_t j = static_cast<int32_t>(work % blocks) * kTileKv;
+  work /= blocks;
+  if (work >= static_cast<uint32_t>(p.shape.batch)) return;
+  const int32_t b = static_cast<int32_t>(work), h = 0;
+  finder.find(tiles_of(p, Work(p), {b, h / heads_of_group(p), j}, h), [&](int tile) {
+    const int32_t i = tile * kTileQ, left = static_cast<int32_t>(p.shape.q_len) - i;
+    const Block at{b, h, i, left < kTileQ ? left : kTileQ, j + kGroupKeys * finder.group};
+    const Tri admitted = tile_test(p, at);  // by all lanes, which may read params together
+    return left > 0 ? admitted : Tri::kNone;
+  });
+}

@@ -1,0 +1,138 @@
+"""What the planner chooses for Hopper's backward kernels: what fits, and how gradients of params are summed."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from fagen.expr import CUDA_SCALAR, emit
+from fagen.plan import Plan, context, plan
+from fagen.plan.wgmma.backward import Backward, choose_backward
+from fagen.plan.wgmma.grads import exact_sums, param_grads
+from fagen.render import render
+from fagen.runtime.variant import Expression, Param, Variant
+from fagen.target import TARGETS
+
+CAUSAL = Expression("causal", "kv <= q")
+PARAMS = {
+    "one": Param("one", "f32", (), grad=True),
+    "slope": Param("slope", "f32", ("H",), grad=True),
+    "each": Param("each", "f32", ("B", "H"), grad=True),
+    "line": Param("line", "f32", ("B", "H", "n"), grad=True),
+    "shared": Param("shared", "f32", ("B", "Hk", "n"), grad=True),
+    "rel": Param("rel", "f32", ("H", "n"), grad=True),
+    "bias": Param("bias", "f32", ("B", "H", "Sq", "Skv"), grad=True),
+    "kind": Param("kind", "i32", ("B", "n")),
+}
+
+
+def variant(score: str | None = None, **fields: Any) -> Variant:
+    params = tuple(param for name, param in PARAMS.items() if score is not None and name in score)
+    given = {"name": "v", "head_dim": 64, "value_dim": 64, "dtype": "bf16", "params": params, **fields}
+    return Variant(score=None if score is None else Expression(score, score), **given)
+
+
+def chosen(made: Plan) -> Backward:
+    assert isinstance(made.backward, Backward)
+    return made.backward
+
+
+def rendered(made: Plan) -> str:
+    return next(source.text for source in render(made) if source.direction == "backward")
+
+
+@pytest.mark.parametrize(
+    ("read", "kind"),
+    [
+        ("one", "head"),
+        ("slope[h]", "head"),
+        ("each[b, h]", "head"),
+        ("rel[h, q_len]", "head"),
+        ("line[b, h, q]", "query"),
+        ("line[b, h, i // 4]", "query"),
+        ("line[b, h, kv]", "key"),
+        ("line[b, h, kind[b, kv]]", "key"),
+        ("rel[h, q - kv + kv_len]", "diagonal"),
+        ("rel[h, min(abs(q - kv) // 8, 31)]", "diagonal"),
+        ("rel[h, i - j]", "diagonal"),
+        ("bias[b, h, i, j]", "pair"),
+        ("rel[h, q + kv]", "pair"),
+        ("rel[h, kind[b, q] * 3 + kind[b, kv]]", "pair"),
+    ],
+)
+def test_what_is_summed_before_it_is_added(read: str, kind: str) -> None:
+    made = variant(f"s + {read}")
+    (found,) = param_grads(made, emit(made, CUDA_SCALAR)).reads
+    assert found.kind == kind and found.g == "dx"
+
+
+@pytest.mark.parametrize(
+    ("score", "keeps"),
+    [
+        ("s - slope[h] * abs(q - kv)", False),
+        ("0.5 * s + rel[h, q - kv]", False),
+        ("s * slope[h]", True),
+        ("50 * tanh(s / 50) + rel[h, q - kv]", True),
+    ],
+)
+def test_scores_are_kept_where_a_derivative_is_of_them(score: str, keeps: bool) -> None:
+    made = plan(variant(score), "sm_90a")
+    assert chosen(made).keeps_scores is keeps
+    assert ("store_sums(shared_.scores(group_), s[0]);" in rendered(made)) is keeps
+
+
+def test_what_no_score_changes_with_is_not_summed() -> None:
+    made = plan(variant("s + floor(one)"), "sm_90a")
+    assert chosen(made).sums == {} and "sum_grads" not in rendered(made)
+    without = plan(variant("s + floor(one)", params=(Param("one", "f32", ()),)), "sm_90a")
+    assert rendered(made) == rendered(without)
+
+
+def test_tiles_fit_for_any_head_dim() -> None:
+    device = TARGETS["sm_90a"].device
+    assert device is not None
+    score = "s * one * slope[h] + each[b, h] + line[b, h, q] + shared[b, hk, kv] + rel[h, q - kv] + bias[b, h, i, j]"
+    for head_dim, value_dim in product((8, 40, 64, 72, 96, 128, 136, 192, 248, 256), (8, 72, 128, 192, 256)):
+        if head_dim <= 64 and value_dim > 128:
+            continue
+        for dropout in (False, True):
+            if dropout and max(head_dim, value_dim) > 128:
+                continue
+            asked = variant(score, head_dim=head_dim, value_dim=value_dim, mask=CAUSAL, dropout=dropout)
+            backward = chosen(plan(asked, "sm_90a"))
+            assert backward.keeps_scores and backward.head_sums == 3
+            assert backward.shared_bytes <= device.shared_per_block
+            assert backward.wide or backward.query_stages == backward.gradient_stages == 2
+
+
+def test_sums_that_several_threads_add_to_are_exact_if_they_must_not_depend_on_an_order() -> None:
+    score = "s + bias[b, h, i, j] + rel[h, q - kv] + shared[b, hk, kv] + each[b, h] + line[b, h, q]"
+    made = variant(score, deterministic=True)
+    code = emit(made, CUDA_SCALAR)
+    target = TARGETS["sm_90a"]
+    backward, why = choose_backward(made, target, code, by_head=False)
+    assert backward.sums == {"bias": "atomic", "rel": "exact", "shared": "atomic", "each": "exact", "line": "exact"}
+    assert backward.kernels["round"] == (backward.threads, 0)
+    assert "one thread" in why["sums.shared"] and "no order" in why["sums.rel"]
+    exact = {made.params[index].name for index in exact_sums(made, code)}
+    assert exact == {"rel", "each", "line"}
+    gradients = {read.param: read.gradient for read in param_grads(made, code).reads}
+    assert gradients["rel"].startswith("const ExactGradient<2>") and gradients["bias"].startswith("const Gradient<4>")
+    # Read twice, an element may have two threads.
+    twice = variant("s + shared[b, hk, kv] * shared[b, hk, q]", deterministic=True)
+    assert choose_backward(twice, target, emit(twice, CUDA_SCALAR), by_head=False)[0].sums == {"shared": "exact"}
+
+
+def test_kernels_are_those_that_a_variant_needs() -> None:
+    made = plan(variant("s - slope[h] * abs(q - kv)", mask=CAUSAL), "sm_90a")
+    assert list(chosen(made).kernels) == ["kernel", "prepare", "finish", "mend", "find"]
+    assert chosen(made).sums == {"slope": "atomic"} and "as threads come" in made.why["backward.sums.slope"]
+    assert context(made, "backward")["rounded"] == ()
+
+
+def test_kernels_without_params_are_as_they_were() -> None:
+    text = rendered(plan(variant("50 * tanh(s / 50)", mask=CAUSAL), "sm_90a"))
+    for name in ("pair_sums.h", "kExcluded", "sum_grads", "hide(lane)", "kScores"):
+        assert name not in text
