@@ -128,8 +128,12 @@ class Sizes:
         q, k, v = _clean(block.q), _clean(block.k), _clean(block.v)
         here = block.heads, block.rows
         o, lse = _clean(self.o[here]), self.lse[here]
+        products, allowed = block.q @ block.k.mT, None
+        if mask is not None:
+            allowed = Evaluator(block.names, args.params, self.dtype)(mask).expand(products.shape)
+            # What is no number in an excluded pair is none in its derivatives, and 0 times that none in sums of them.
+            products = torch.where(allowed | products.isfinite(), products, 0.0)
         with torch.enable_grad():
-            products = block.q @ block.k.mT
             s = (args.scale * products).requires_grad_()
             params = {
                 name: tensor.detach().requires_grad_(name in self.params and self.gradients)
@@ -144,8 +148,7 @@ class Sizes:
                 slope = torch.zeros_like(s) if steepness is None else _clean(steepness)
         p = torch.exp(x.detach() - lse)
         least = torch.full_like(p, self.tiny)  # of a weight; none where the mask admits none
-        if mask is not None:
-            allowed = Evaluator(block.names, args.params, self.dtype)(mask).expand(s.shape)
+        if allowed is not None:
             p, least = torch.where(allowed, p, 0.0), torch.where(allowed, least, 0.0)
         p = torch.where(p.isfinite(), p, 0.0)
         gathered = args.scale * (q.square() @ k.square().mT).sqrt()
