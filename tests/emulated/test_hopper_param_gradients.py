@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor
 
+from fagen.build.check import check_folder
 from fagen.emulate import driver
+from fagen.runtime.check.report import FAILED, explain
 
 from .modules import built
 
@@ -33,6 +36,8 @@ variants:
   - {name: heads, head_dim: 64, mask: causal, score: "s * each[b, h] - slope[h] * (q - kv) * one"}
   - {name: lines, head_dim: 72, value_dim: 64, align: top_left, mask: "kv <= q + 20 and q != 70",
      score: "s + row[b, h, q] * key[b, hk, kv]"}
+  - {name: narrow, head_dim: 64, mask: causal, score: "s + row[b, h, q] * key[b, hk, kv] + rel[h, q - kv + 60]"}
+  - {name: dropped, head_dim: 64, dropout: true, mask: causal, score: "s + row[b, h, q] + rel[h, abs(q - kv)]"}
   - {name: distant, head_dim: 128, score: "s + rel[h, q - kv + kv_len]"}
   - {name: dense, head_dim: 64, value_dim: 128, sink: true, layout: bhsd, mask: causal,
      score: "softcap(20) + bias[b, h, i, j] * floor(still[h])"}
@@ -125,6 +130,20 @@ def test_distances(q_len: int, kv_len: int, hopper: ModuleType) -> None:
     call = Call(hopper, "distant", q_len, kv_len, batch=1)
     want = call.want()
     close(call.got(), want)
+
+
+def test_what_lanes_sum_of_narrow_heads(hopper: ModuleType) -> None:
+    """Of an odd number of sixteen query rows a tile."""
+    call = Call(hopper, "narrow", 200, 170)
+    want = call.want()
+    close(call.got(), want)
+
+
+def test_dropped_pairs_have_gradients_of_their_own(hopper: ModuleType) -> None:
+    (report,) = check_folder(
+        Path(hopper._module.folder), names=["dropped"], case="several-tiles", seed=0, on="emulator"
+    ).variants
+    assert report.verdict != FAILED, explain(report)
 
 
 def test_an_element_for_each_pair(hopper: ModuleType) -> None:

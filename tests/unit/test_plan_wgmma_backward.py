@@ -107,6 +107,20 @@ def test_tiles_fit_for_any_head_dim() -> None:
             assert backward.wide or backward.query_stages == backward.gradient_stages == 2
 
 
+@pytest.mark.parametrize(
+    ("score", "dropout", "rows"),
+    [
+        ("s - slope[h] * abs(q - kv)", False, 96),
+        ("s + rel[h, q - kv]", False, 80),
+        ("s + line[b, h, kv]", False, 80),
+        ("s + rel[h, q - kv]", True, 64),
+    ],
+)
+def test_tiles_of_narrow_heads_leave_registers_for_what_lanes_sum(score: str, dropout: bool, rows: int) -> None:
+    made = plan(variant(score, mask=CAUSAL, dropout=dropout), "sm_90a")
+    assert chosen(made).tile_q == rows
+
+
 def test_sums_that_several_threads_add_to_are_exact_if_they_must_not_depend_on_an_order() -> None:
     score = "s + bias[b, h, i, j] + rel[h, q - kv] + shared[b, hk, kv] + each[b, h] + line[b, h, q]"
     made = variant(score, deterministic=True)

@@ -92,7 +92,8 @@ def choose_backward(
     )
     head, value = (-(-dim // _SLAB) for dim in (variant.head_dim, variant.value_dim))
     wide = max(head, value) > 2
-    rows = 64 if max(head, value) > 1 else 112 - 16 * (variant.score is not None) - 16 * variant.dropout
+    fewer = (variant.score is not None) + variant.dropout + grads.across_lanes
+    rows = 64 if max(head, value) > 1 else 112 - 16 * fewer
     why["tile_q"] = f"{rows} rows are what registers hold beside sums of dK and dV"
     key_groups = 1 if wide else _GROUPS
     keys = key_groups * _KEYS

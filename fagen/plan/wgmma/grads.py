@@ -133,6 +133,11 @@ class ParamGrads(Piece):
         return "s" in self.needs
 
     @property
+    def across_lanes(self) -> bool:
+        """Whether sums, or places of elements, take registers beside a tile's pairs."""
+        return any(read.kind != HEAD for read in self.reads)
+
+    @property
     def by_pair(self) -> bool:
         """Whether a pair adds by itself."""
         return any(read.kind == PAIR for read in self.reads)
