@@ -30,6 +30,7 @@ params:
   rel: {dtype: f32, shape: [H, n], grad: true}
   bias: {dtype: f32, shape: [B, H, Sq, Skv], grad: true}
   pairs: {dtype: f32, shape: [n], grad: true}
+  given: {dtype: f32, shape: [B, H, n]}
   kind: {dtype: i32, shape: [B, n]}
   still: {dtype: f32, shape: [H], grad: true}
 variants:
@@ -38,6 +39,7 @@ variants:
      score: "s + row[b, h, q] * key[b, hk, kv]"}
   - {name: narrow, head_dim: 64, mask: causal, score: "s + row[b, h, q] * key[b, hk, kv] + rel[h, q - kv + 60]"}
   - {name: dropped, head_dim: 64, dropout: true, mask: causal, score: "s + row[b, h, q] + rel[h, abs(q - kv)]"}
+  - {name: divided, head_dim: 64, score: "s / given[b, h, q]"}
   - {name: distant, head_dim: 128, score: "s + rel[h, q - kv + kv_len]"}
   - {name: dense, head_dim: 64, value_dim: 128, sink: true, layout: bhsd, mask: causal,
      score: "softcap(20) + bias[b, h, i, j] * floor(still[h])"}
@@ -144,6 +146,15 @@ def test_dropped_pairs_have_gradients_of_their_own(hopper: ModuleType) -> None:
         Path(hopper._module.folder), names=["dropped"], case="several-tiles", seed=0, on="emulator"
     ).variants
     assert report.verdict != FAILED, explain(report)
+
+
+def test_rows_past_the_end_add_nothing_whatever_their_scores(hopper: ModuleType) -> None:
+    """Of which queries and what a param holds are 0, and so scores are 0 / 0."""
+    call = Call(hopper, "divided", 70, 128)
+    call.params["given"] = call.params["given"][..., :128].contiguous()
+    want = call.want()
+    del want["given"]
+    close(call.got(), want)
 
 
 def test_an_element_for_each_pair(hopper: ModuleType) -> None:

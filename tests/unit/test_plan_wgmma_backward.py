@@ -90,6 +90,23 @@ def test_what_no_score_changes_with_is_not_summed() -> None:
     assert rendered(made) == rendered(without)
 
 
+@pytest.mark.parametrize(
+    ("score", "asked"),
+    [
+        ("s / kept[b, h, q]", True),
+        ("s + log(kv_len - q)", True),
+        ("50 * tanh((s - fixed[h] * (q - kv)) / 50)", False),
+        ("s / fixed[h]", False),
+        ("s + fixed[h] * q", False),
+    ],
+)
+def test_rows_past_the_end_are_left_out_where_their_scores_may_be_no_numbers(score: str, asked: bool) -> None:
+    params = (Param("kept", "f32", ("B", "H", "n")), Param("fixed", "f32", ("H",)))
+    text = rendered(plan(variant(score, params=params), "sm_90a"))
+    assert ("const bool admitted = lse != -kInfinity;" in text) is asked
+    assert ("lse == -kInfinity ? kInfinity : lse" in text) is not asked
+
+
 def test_tiles_fit_for_any_head_dim() -> None:
     device = TARGETS["sm_90a"].device
     assert device is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...expr import KernelCode, Snippet
 from ...runtime.variant import Variant
@@ -210,22 +211,35 @@ def slopes(code: KernelCode, variant: Variant, snippet: Snippet, *, mixed: bool)
     )
 
 
-def _weights(code: KernelCode, variant: Variant, whole: Slopes) -> Slopes:
+# What makes infinities or NaN of zeros, but for a division by a number.
+_POLES = re.compile(r"\b(?:log2?|sqrt|pow|exp2?)\(|/ (?!\d)")
+
+
+def _may_fail_past_the_end(found: Slopes) -> bool:
+    """Whether the score of a row that does not exist, of which queries and params are 0, may be no number."""
+    lines = (*found.row, *found.pair, found.x)
+    return bool({"i", "q"} & identifiers(lines)) and any(_POLES.search(line) for line in lines)
+
+
+def _of_seen(found: Slopes) -> Slopes:
+    """The same of rows that see a key alone: of others, noted lse is -inf."""
+    return replace(found, admitted=" && ".join(["lse != -kInfinity", *[found.admitted] * bool(found.admitted)]))
+
+
+def _weights(code: KernelCode, variant: Variant, found: Slopes) -> Slopes:
     """The same where slopes are multiplied later, by what makes gradients of params, which tells by weights which pairs
-    count. A row's lse is -inf there where it sees no key."""
-    names = identifiers((whole.x, whole.admitted))
-    pair = used_statements(whole.pair, names)
-    row = used_statements(whole.row, names)
-    declarations = used_declarations(code.declarations, names)
-    admitted = " && ".join(["lse != -kInfinity", *[whole.admitted] * bool(whole.admitted)])
+    count."""
+    names = identifiers((found.x, found.admitted))
+    pair = used_statements(found.pair, names)
+    row = used_statements(found.row, names)
     return Slopes(
-        declarations,
+        used_declarations(code.declarations, names),
         tuple(name for name in needs(names, variant) if name != "s"),
         row,
         pair,
-        whole.x,
+        found.x,
         "",
-        admitted,
+        found.admitted,
         "kExcluded",
     )
 
@@ -244,7 +258,12 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
     of_params += ("cuda/sums.h",) * any(read.kind == HEAD for read in grads.reads)
     after_scores = "kGradSums" if backward.head_sums else "kStarts"
     full = slopes(code, variant, code.score_grad, mixed=False)
-    partial = slopes(code, variant, code.score_grad_mask or code.score_grad, mixed=True)
+    of_pair = partial = slopes(code, variant, code.score_grad_mask or code.score_grad, mixed=True)
+    asks_rows = bool(grads.reads) or _may_fail_past_the_end(full)
+    if asks_rows:
+        full, partial = _of_seen(full), _of_seen(partial)
+    if grads.reads:
+        full, partial = _weights(code, variant, full), _weights(code, variant, partial)
     return {
         "headers": (
             *headers,
@@ -282,15 +301,15 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         # As was seen to be best on an H200, by hand-written kernels.
         "halves": not wide and (masked or backward.tile_q > _KEYS),
         "start_note": "lse" if scored else "-lse / scale, where scores start",
-        "full_slopes": _weights(code, variant, full) if grads.reads else full,
-        "partial_slopes": _weights(code, variant, partial) if grads.reads else partial,
-        "pair_slopes": partial,
+        "full_slopes": full,
+        "partial_slopes": partial,
+        "pair_slopes": of_pair,
         "param_grads": grads,
         "keeps_scores": backward.keeps_scores,
         "after_pairs": "kScores" if backward.keeps_scores else after_scores,
         "after_scores": after_scores,
         "rounded": exact,
-        "noted_lse": "lse" if grads.reads else "lse == -kInfinity ? kInfinity : lse",
+        "noted_lse": "lse" if asks_rows else "lse == -kInfinity ? kInfinity : lse",
         **admission(code, variant),
         "asks_by_pair": False,
         "exclude": "exclude_pairs_unrolled" if short else "exclude_pairs",
