@@ -12,28 +12,30 @@ from torch import Tensor
 
 from fagen.build.check import check_folder
 from fagen.emulate import driver
+from fagen.errors import PlanError
 from fagen.runtime.check.report import FAILED, explain
 
 from .modules import built
 
-SPEC = """
+HEAD = """
 fagen: 1
-name: hopper_params
+name: {name}
 target: sm_90a
-defaults: {dtype: f16, backward: true}
+defaults: {{dtype: f16, backward: true}}
 params:
-  one: {dtype: f32, shape: [], grad: true}
-  slope: {dtype: f32, shape: [H], grad: true}
-  each: {dtype: f32, shape: [B, H], grad: true}
-  row: {dtype: f32, shape: [B, H, n], grad: true}
-  key: {dtype: f32, shape: [B, Hk, n], grad: true}
-  rel: {dtype: f32, shape: [H, n], grad: true}
-  bias: {dtype: f32, shape: [B, H, Sq, Skv], grad: true}
-  pairs: {dtype: f32, shape: [n], grad: true}
-  given: {dtype: f32, shape: [B, H, n]}
-  kind: {dtype: i32, shape: [B, n]}
-  still: {dtype: f32, shape: [H], grad: true}
-variants:
+  one: {{dtype: f32, shape: [], grad: true}}
+  slope: {{dtype: f32, shape: [H], grad: true}}
+  each: {{dtype: f32, shape: [B, H], grad: true}}
+  row: {{dtype: f32, shape: [B, H, n], grad: true}}
+  key: {{dtype: f32, shape: [B, Hk, n], grad: true}}
+  rel: {{dtype: f32, shape: [H, n], grad: true}}
+  bias: {{dtype: f32, shape: [B, H, Sq, Skv], grad: true}}
+  pairs: {{dtype: f32, shape: [n], grad: true}}
+  given: {{dtype: f32, shape: [B, H, n]}}
+  kind: {{dtype: i32, shape: [B, n]}}
+  still: {{dtype: f32, shape: [H], grad: true}}
+"""
+SPEC = """variants:
   - {name: heads, head_dim: 64, mask: causal, score: "s * each[b, h] - slope[h] * (q - kv) * one"}
   - {name: lines, head_dim: 72, value_dim: 64, align: top_left, mask: "kv <= q + 20 and q != 70",
      score: "s + row[b, h, q] * key[b, hk, kv]"}
@@ -47,11 +49,25 @@ variants:
      score: "30 * tanh((s - slope[h] * (q - kv)) / 30) + rel[h, min(q - kv, 50)] + row[b, h, q]"}
   - {name: widest, head_dim: 256, score: "s + pairs[kind[b, q] * 3 + kind[b, kv]] + key[b, hk, kv]"}
 """
+FIXED = """variants:
+  - {name: fixed, head_dim: 64, deterministic: true, mask: causal,
+     score: "s * each[b, h] - slope[h] * (q - kv) * one + row[b, h, q] * key[b, hk, kv]"}
+  - {name: fixed_wide, head_dim: 136, deterministic: true,
+     score: "softcap(20) + rel[h, q - kv + kv_len] + bias[b, h, i, j] + pairs[kind[b, q] * 3 + kind[b, kv]]"}
+"""
 
 
 @pytest.fixture(scope="module")
 def hopper(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
-    yield from built(SPEC, tmp_path_factory.mktemp("hopper_params"))
+    yield from built(HEAD.format(name="hopper_params") + SPEC, tmp_path_factory.mktemp("hopper_params"))
+
+
+@pytest.fixture(scope="module")
+def deterministic(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
+    try:
+        yield from built(HEAD.format(name="hopper_fixed") + FIXED, tmp_path_factory.mktemp("hopper_fixed"))
+    except PlanError as error:
+        pytest.skip(str(error))
 
 
 class Call:
@@ -212,3 +228,12 @@ def test_excluded_pairs_of_nan_reach_no_gradient(hopper: ModuleType) -> None:
         torch.testing.assert_close(got["row"][0, :, :55], clean["row"][0, :, :55])
         others = [j for j in range(80) if j != 75]
         torch.testing.assert_close(got["key"][0, :, others], clean["key"][0, :, others])
+
+
+@pytest.mark.parametrize(("name", "q_len", "kv_len"), [("fixed", 130, 150), ("fixed_wide", 100, 140)])
+def test_the_same_bits_in_any_order(name: str, q_len: int, kv_len: int, deterministic: ModuleType) -> None:
+    call = Call(deterministic, name, q_len, kv_len)
+    want = call.want()
+    first, *others = (call.got(completions, seed) for seed, completions in enumerate(("earliest", "latest", "random")))
+    close(first, want)
+    assert not [each for each in want for got in others if not torch.equal(first[each], got[each])]
