@@ -29,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--schedules", type=Path, action="append", default=[], metavar="FOLDER", help=TEXTS["schedules"]
     )
     parser.add_argument("--forward-only", action="store_true", help=TEXTS["forward_only"])
+    parser.add_argument("--backward-only", action="store_true", help=TEXTS["backward_only"])
     parser.add_argument("--flex", action="store_true", help=TEXTS["flex"])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=TEXTS["rounds"])
     parser.add_argument("--write", type=Path, help=TEXTS["write"])
@@ -48,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             host=options.host,
             schedules=options.schedules,
             at_least=options.at_least,
+            forward=not options.backward_only,
             backward=not options.forward_only,
             flex=options.flex,
             rounds=options.rounds,

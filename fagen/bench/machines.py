@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -53,6 +54,9 @@ class Machine(Protocol):
     def in_use(self) -> contextlib.AbstractContextManager[Any]:
         """The context to measure in."""
 
+    def survives(self) -> bool:
+        """Whether more can be measured after an error; frees what it left behind."""
+
 
 class Cpu:
     """This machine's CPU, with torch's own thread count."""
@@ -89,6 +93,10 @@ class Cpu:
     def in_use(self) -> contextlib.AbstractContextManager[Any]:
         """See Machine."""
         return contextlib.nullcontext()
+
+    def survives(self) -> bool:
+        """See Machine."""
+        return True
 
 
 class Gpu:
@@ -137,6 +145,16 @@ class Gpu:
         """See Machine."""
         context: contextlib.AbstractContextManager[Any] = torch.cuda.device(self.index)
         return context
+
+    def survives(self) -> bool:
+        """See Machine: a fault of a kernel leaves a process no card."""
+        gc.collect()
+        try:
+            torch.cuda.synchronize(self.index)
+            torch.cuda.empty_cache()
+        except RuntimeError:
+            return False
+        return True
 
 
 def machine_for(module: Module) -> Machine:

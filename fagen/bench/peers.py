@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._functorch.config as functorch_config
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -182,7 +183,9 @@ def flex(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor]
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return compiled(q, k, v, score_mod=score_mod, block_mask=block_mask, **options)
 
-    return Peer(call, differentiable=device != "cpu")
+    # Gradients are taken over one graph again and again, so that none of its tensors may be given away.
+    context = partial(functorch_config.patch, donated_buffer=False)
+    return Peer(call, differentiable=device != "cpu", context=context)
 
 
 def _uses(tree: Node, *names: str) -> bool:
