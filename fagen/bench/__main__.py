@@ -24,6 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--grid", action="append", default=[], help=TEXTS["grid"])
     parser.add_argument("--sustained", type=float, metavar="SECONDS", help=TEXTS["sustained"])
     parser.add_argument("--graph", action="store_true", help=TEXTS["graph"])
+    parser.add_argument("--memory", action="store_true", help=TEXTS["memory"])
     parser.add_argument("--host", action="store_true", help=TEXTS["host"])
     parser.add_argument(
         "--schedules", type=Path, action="append", default=[], metavar="FOLDER", help=TEXTS["schedules"]
@@ -47,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
             sustained=options.sustained,
             graph=options.graph,
             host=options.host,
+            memory=options.memory,
             schedules=options.schedules,
             at_least=options.at_least,
             forward=not options.backward_only,

@@ -21,7 +21,7 @@ from .measure import How
 from .peers import BACKENDS
 from .plot import draw
 from .report import DETERMINISTIC, FASTEST, BenchReport
-from .run import Options, bench
+from .run import Options, bench, memory
 from .tables import summary, table, tables
 
 ROUNDS = 9
@@ -34,6 +34,8 @@ TEXTS = {
     "sustained": "Calls back to back for so many seconds a sample, at the card's power limit.",
     "graph": "CUDA graphs of a call in place of calls; forward.",
     "host": "The host's processor time of an eager call, without gradients, in place of the card's; forward.",
+    "memory": "The peak memory of a training step, in place of times: fagen's, what no step can do without, and the "
+    "unfused formula's; at S 16384 if no length or size is given.",
     "schedules": "Beside the kernels of this module and the unfused formula, in one table; forward; may be repeated.",
     "forward_only": "Leave the backward pass out.",
     "backward_only": "Leave the forward pass out.",
@@ -71,6 +73,7 @@ def wish(
     sustained: float | None,
     graph: bool,
     host: bool,
+    memory: bool,
     schedules: Sequence[Path],
     at_least: Sequence[str],
     forward: bool,
@@ -94,6 +97,10 @@ def wish(
             raise UsageError(Problem("--forward-only and --backward-only leave nothing", hint="leave out one of them"))
         if not forward and (graph or host or schedules):
             raise UsageError(Problem(f"{option}: graphs, the host's time and schedules are of the forward pass"))
+    if memory and (
+        grids or graph or host or sustained is not None or schedules or at_least or flex or plot or not forward
+    ):
+        raise UsageError(Problem("--memory is measured alone", hint="beside it are -v, --size, --length and --write"))
     if host and (graph or sustained is not None):
         raise UsageError(Problem("--host is measured alone", hint="leave out --graph and --sustained, or run twice"))
     for name in grids:
@@ -112,6 +119,7 @@ def wish(
         backward=backward,
         flex=flex,
         rounds=rounds,
+        memory=memory,
     )
     return Wish(options, dict(_limit(text) for text in at_least), write, plot, as_json, tuple(schedules))
 
@@ -159,6 +167,8 @@ def measure(folder: Path, manifest: Mapping[str, Any], wish: Wish, out: Callable
     for place, each in ((folder, manifest), *((place, manifest_in(place)) for place in wish.schedules)):
         if each.get("device", "cpu") != "cpu":
             find_card(place.name, each["target"])  # before a library is loaded
+    if wish.options.memory:
+        return _measure_memory(folder, wish, out)
     others = [import_module(place)._module for place in wish.schedules]
     write = wish.write
     keep = (lambda report: None) if write is None else (lambda report: report.write_json(write))
@@ -170,6 +180,19 @@ def measure(folder: Path, manifest: Mapping[str, Any], wish: Wish, out: Callable
         _tell(f"error: {line}")
     out(_text(report, wish, short))
     return FagenError.exit_code if short else 0
+
+
+def _measure_memory(folder: Path, wish: Wish, out: Callable[[str], None]) -> int:
+    report = memory(import_module(folder)._module, wish.options, _tell)
+    if wish.write is not None:
+        report.write_json(wish.write)
+    for line in report.failed:
+        _tell(f"error: {line}")
+    if wish.as_json:
+        out(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
+    else:
+        out("\n".join([table(report.rows()) + "\n", *report.summary()]))
+    return FagenError.exit_code if report.failed else 0
 
 
 def _text(report: BenchReport, wish: Wish, short: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from ..target import ISAS
 from . import peers
 from .events import FLUSHED, CardTimer, GraphTimer, HostTimer, SustainedTimer
 from .measure import How, Timer, WallTimer, interleave
+from .memory import CardMeter, CpuMeter, Meter
 from .peak import peak_flops
 from .peers import Peer
 
@@ -53,6 +54,9 @@ class Machine(Protocol):
 
     def in_use(self) -> contextlib.AbstractContextManager[Any]:
         """The context to measure in."""
+
+    def meter(self) -> Meter:
+        """What counts memory."""
 
     def survives(self) -> bool:
         """Whether more can be measured after an error; frees what it left behind."""
@@ -93,6 +97,10 @@ class Cpu:
     def in_use(self) -> contextlib.AbstractContextManager[Any]:
         """See Machine."""
         return contextlib.nullcontext()
+
+    def meter(self) -> Meter:
+        """See Machine."""
+        return CpuMeter()
 
     def survives(self) -> bool:
         """See Machine."""
@@ -145,6 +153,10 @@ class Gpu:
         """See Machine."""
         context: contextlib.AbstractContextManager[Any] = torch.cuda.device(self.index)
         return context
+
+    def meter(self) -> Meter:
+        """See Machine."""
+        return CardMeter(torch.cuda)
 
     def survives(self) -> bool:
         """See Machine: a fault of a kernel leaves a process no card."""

@@ -124,8 +124,13 @@ def refusal(call: Callable[[], object]) -> str:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            return str(error).strip().partition("\n")[0] or type(error).__name__
+            return first_line(error)
     return ""
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in a line."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def flex(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor], device: str = "cpu") -> Peer | None:

@@ -19,6 +19,8 @@ from .grids import entries
 from .inputs import draw
 from .machines import Machine, machine_for
 from .measure import Context, How, Timing, interleave
+from .memory import LENGTH, MemoryReport, training_memory
+from .peers import first_line
 from .report import DETERMINISTIC, BenchReport, Cell, case_of
 from .schedules import UNFUSED, Schedules
 from .twins import deterministic_twin
@@ -31,7 +33,7 @@ class Options:
     """What to measure: ``sizes``, and ``tokens`` in sequences of each of ``lengths``, whose heads are as many as make
     the standard width; or ``grids``, of which ``lengths`` leaves those; where none of it is given, what is usual on the
     machine. ``how`` says what a sample is; ``forward`` and ``backward`` are the directions. ``flex`` adds compiled
-    FlexAttention, whose first call compiles for a while.
+    FlexAttention, whose first call compiles for a while. ``memory`` asks for that of a training step, not for times.
     """
 
     sizes: Sequence[ProblemSize] = ()
@@ -45,6 +47,7 @@ class Options:
     flex: bool = False
     rounds: int = 9
     seed: int = 0
+    memory: bool = False
 
     def sizes_of(self, variant: Variant, machine: Machine) -> list[ProblemSize]:
         """Those of a variant. Raises UsageError if a length does not divide the tokens."""
@@ -96,10 +99,8 @@ def bench(
     where nothing is, it is raised.
     """
     variants = [module.variant(name) for name in options.variants] or list(module.variants())
-    if not options.forward and not any(variant.backward for variant in variants):
-        raise UsageError(
-            Problem(f"--backward-only: {module.name} has no gradients", hint="build it with backward: true")
-        )
+    if not options.forward:
+        variants = _with_gradients(module, options, "--backward-only")
     machine = machine or machine_for(module)
     schedules = Schedules(module, others) if others else None
     work = list(
@@ -127,7 +128,7 @@ def bench(
             try:
                 cells.extend(_cells(module, item, options, machine, schedules, tell))
             except RuntimeError as error:
-                failed = [f"{item.label}: {_first_line(error)}"]
+                failed = [f"{item.label}: {first_line(error)}"]
                 first = first or error.with_traceback(None)  # whose frames hold tensors
             report = replace(report, cells=(*report.cells, *cells), failed=(*report.failed, *failed))
             if cells:
@@ -142,8 +143,37 @@ def bench(
     return report
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+def memory(
+    module: Module, options: Options, progress: Tell = lambda line: None, machine: Machine | None = None
+) -> MemoryReport:
+    """The peak memory of a training step of each variant that has gradients, in sequences of memory.LENGTH if
+    ``options`` have no sizes. Raises as :func:`bench` does."""
+    variants = _with_gradients(module, options, "--memory")
+    machine = machine or machine_for(module)
+    meter = machine.meter()
+    if not (options.sizes or options.lengths):
+        options = replace(options, lengths=(LENGTH,))
+    work = [(variant, size) for variant in variants for size in options.sizes_of(variant, machine)]
+    with machine.in_use():
+        return training_memory(
+            module,
+            work,
+            meter,
+            machine.device,
+            f"{machine.title}, torch {torch.__version__}",
+            seed=options.seed,
+            tell=progress,
+            survives=machine.survives,
+        )
+
+
+def _with_gradients(module: Module, options: Options, option: str) -> list[Variant]:
+    """The variants that have them. Raises UsageError where there is none, in the name of ``option``."""
+    variants = [module.variant(name) for name in options.variants] or list(module.variants())
+    found = [variant for variant in variants if variant.backward]
+    if not found:
+        raise UsageError(Problem(f"{option}: {module.name} has no gradients", hint="build it with `backward: true`"))
+    return found
 
 
 def _tell(progress: Tell, label: str, line: str) -> None:
@@ -205,7 +235,7 @@ def _cells(
             try:
                 rivals["flex"] = peers.flex(variant, size, inputs.params, machine.device)
             except RuntimeError as error:  # of making its block mask
-                tell(f"without flex: {_first_line(error)}")
+                tell(f"without flex: {first_line(error)}")
         for name, peer in rivals.items():
             if peer is not None:
                 calls[name] = peer_call(peer, variant, inputs, training)

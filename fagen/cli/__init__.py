@@ -167,6 +167,14 @@ def bench(
             help="The host's processor time of an eager call, without gradients, in place of the card's; forward.",
         ),
     ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory",
+            help="The peak memory of a training step, in place of times: fagen's, what no step can do without, and the "
+            "unfused formula's; at S 16384 if no length or size is given.",
+        ),
+    ] = False,
     schedules: Annotated[
         list[str] | None,
         typer.Option(
@@ -228,6 +236,7 @@ def bench(
             sustained=sustained,
             graph=graph,
             host=host,
+            memory=memory,
             schedules=[find_module(each, out) for each in schedules or []],
             at_least=at_least or [],
             forward=not backward_only,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Any
 
 from ...errors import PlanError
 from ...expr import CUDA_SCALAR, emit
@@ -57,9 +58,11 @@ def no_bytes(plan: Plan) -> int:
 
 
 def row_bytes(plan: Plan) -> int:
-    """What backward holds for a query row: its notes and sums of dQ."""
-    assert isinstance(plan.backward, Backward)
-    return plan.backward.note_bytes + plan.backward.sum_bytes
+    """What backward of cards holds for a query row: its notes and sums of dQ, as BackwardWork of host/launch.h has
+    them."""
+    backward: Any = plan.backward
+    held: int = backward.note_bytes + backward.sum_bytes
+    return held
 
 
 MMA = Schedule(

@@ -9,7 +9,7 @@ from ...expr import CUDA_SCALAR, emit
 from ...runtime.variant import Variant
 from ...target import Target
 from ..mma.refuse import too_large
-from ..mma.schedule import KERNEL_FLAGS, no_bytes
+from ..mma.schedule import KERNEL_FLAGS, no_bytes, row_bytes
 from ..model import Plan
 from ..pieces import body
 from ..schedule import Schedule, StoredTiles
@@ -69,7 +69,7 @@ WGMMA = Schedule(
     shared_names=shared_names,
     direction_names=direction_names,
     key_bytes=no_bytes,
-    row_bytes=no_bytes,
+    row_bytes=row_bytes,
     suffix=".cu",
     search=SEARCH,
     stored_tiles=stored_tiles,
