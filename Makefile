@@ -7,7 +7,7 @@ OLDEST_TORCH := 2.10.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test lint fmt verify bench bench-card bench-hopper bench-hopper-backward nightly clean
+.PHONY: help quickstart test lint fmt verify bench bench-card bench-hopper bench-hopper-backward train-card nightly clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-22s %s\n", $$1, $$2}' Makefile
@@ -75,6 +75,12 @@ bench-hopper-backward: .venv/ready  ## The same of gradients, of specs/h100_trai
 	$(CARD_PYTHON) -m fagen.bench generated/h100_training --grid standard --grid custom --backward-only \
 	  --write docs/performance/h200-backward.json \
 	  --at-least cell/fastest=1.0 --at-least backward/cudnn=1.18 --at-least cell/flex=1.5 --at-least backward/flex=2.0
+
+# On another card than a Hopper one: TRAINED=a100.
+TRAINED ?= h100_training
+train-card: .venv/ready  ## Train a small transformer on this machine's card beside torch's own attention; CARD_PYTHON=...
+	$(PY) -m fagen build specs/$(TRAINED).yaml
+	$(CARD_PYTHON) examples/train.py --module $(TRAINED) --control
 
 CARDS := t4 a100 h100 h100_training rtx4090 rtx5090  # specs of cards whose kernels are built; checked in the emulator
 nightly: .venv/ready  ## What takes long: full checks (those of kernels for cards need nvcc), the ready specs' reports, and the module under the oldest PyTorch it supports (a large download)
