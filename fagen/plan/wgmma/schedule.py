@@ -17,7 +17,7 @@ from .backward import Backward, choose_backward
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
 from .refuse import problems, too_wide
-from .search import SEARCH
+from .search import BACKWARD_SEARCH, SEARCH
 
 
 def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
@@ -35,6 +35,8 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     backward = None
     if variant.backward:
         backward, reasons = choose_backward(variant, target, by_head)
+        if found := list(too_large(variant, target, backward.shared_bytes, "backward_tiles")):
+            raise PlanError(found)
         why |= {f"backward.{key}": reason for key, reason in reasons.items()}
         why["backward"] = "the spec asks for it"
     else:
@@ -72,5 +74,6 @@ WGMMA = Schedule(
     row_bytes=row_bytes,
     suffix=".cu",
     search=SEARCH,
+    backward_search=BACKWARD_SEARCH,
     stored_tiles=stored_tiles,
 )
