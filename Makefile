@@ -7,10 +7,10 @@ OLDEST_TORCH := 2.10.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test lint fmt verify bench bench-card bench-hopper nightly clean
+.PHONY: help quickstart test lint fmt verify bench bench-card bench-hopper bench-hopper-backward train-card nightly clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-22s %s\n", $$1, $$2}' Makefile
 
 # Everything is installed again when what is wanted changes.
 .venv/ready: requirements-dev.txt pyproject.toml
@@ -60,7 +60,7 @@ bench-card: .venv/ready  ## Measure specs/a100.yaml on this machine's card, fail
 	mkdir -p .build
 	$(CARD_PYTHON) -m fagen.bench generated/a100 $(CARD_BENCHED) --tokens 16384 \
 	  --length 512 --length 2048 --length 8192 --length 16384 \
-	  --write .build/bench-card.json --at-least forward=1.0 --at-least cell=0.9
+	  --write .build/bench-card.json --at-least forward=1.0 --at-least backward=1.0 --at-least cell=0.9
 
 # The grids of docs/performance.md, whose times are kept there.
 HOPPER_GRIDS := $(foreach grid,standard sustained second custom short host,--grid $(grid))
@@ -69,7 +69,20 @@ bench-hopper: .venv/ready  ## Measure the grids of specs/h100.yaml on this machi
 	mkdir -p docs/performance
 	$(CARD_PYTHON) -m fagen.bench generated/h100 $(HOPPER_GRIDS) --write docs/performance/h200-forward.json
 
-CARDS := t4 a100 h100 rtx4090 rtx5090  # specs of cards whose kernels are built; checked in the emulator
+bench-hopper-backward: .venv/ready  ## The same of gradients, of specs/h100_training.yaml, fail if slow
+	$(PY) -m fagen build specs/h100_training.yaml
+	mkdir -p docs/performance
+	$(CARD_PYTHON) -m fagen.bench generated/h100_training --grid standard --grid custom --backward-only \
+	  --write docs/performance/h200-backward.json \
+	  --at-least cell/fastest=1.0 --at-least backward/cudnn=1.18 --at-least cell/flex=1.5 --at-least backward/flex=2.0
+
+# On another card than a Hopper one: TRAINED=a100.
+TRAINED ?= h100_training
+train-card: .venv/ready  ## Train a small transformer on this machine's card beside torch's own attention; CARD_PYTHON=...
+	$(PY) -m fagen build specs/$(TRAINED).yaml
+	$(CARD_PYTHON) examples/train.py --module $(TRAINED) --control
+
+CARDS := t4 a100 h100 h100_training rtx4090 rtx5090  # specs of cards whose kernels are built; checked in the emulator
 nightly: .venv/ready  ## What takes long: full checks (those of kernels for cards need nvcc), the ready specs' reports, and the module under the oldest PyTorch it supports (a large download)
 	$(PY) -m fagen build $(foreach spec,cpu $(CARDS),specs/$(spec).yaml) --check full
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(JOBS) -m nightly tests

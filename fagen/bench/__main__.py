@@ -24,11 +24,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--grid", action="append", default=[], help=TEXTS["grid"])
     parser.add_argument("--sustained", type=float, metavar="SECONDS", help=TEXTS["sustained"])
     parser.add_argument("--graph", action="store_true", help=TEXTS["graph"])
+    parser.add_argument("--memory", action="store_true", help=TEXTS["memory"])
     parser.add_argument("--host", action="store_true", help=TEXTS["host"])
     parser.add_argument(
         "--schedules", type=Path, action="append", default=[], metavar="FOLDER", help=TEXTS["schedules"]
     )
     parser.add_argument("--forward-only", action="store_true", help=TEXTS["forward_only"])
+    parser.add_argument("--backward-only", action="store_true", help=TEXTS["backward_only"])
     parser.add_argument("--flex", action="store_true", help=TEXTS["flex"])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=TEXTS["rounds"])
     parser.add_argument("--write", type=Path, help=TEXTS["write"])
@@ -46,8 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
             sustained=options.sustained,
             graph=options.graph,
             host=options.host,
+            memory=options.memory,
             schedules=options.schedules,
             at_least=options.at_least,
+            forward=not options.backward_only,
             backward=not options.forward_only,
             flex=options.flex,
             rounds=options.rounds,

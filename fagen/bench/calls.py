@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ class Call:
 
     @property
     def differentiable(self) -> bool:
-        """Whether :func:`backward` has something to compute."""
+        """Whether :func:`backward_call` has something to compute."""
         return self.leaves[0].requires_grad
 
 
@@ -55,15 +55,11 @@ def peer_call(peer: Peer, variant: Variant, inputs: Inputs, gradients: bool) -> 
     return Call(partial(peer.call, *leaves), leaves, peer.context)
 
 
-def backward_calls(calls: Mapping[str, Call]) -> dict[str, Callable[[], object]]:
-    """The gradients of q, k and v, over one graph again and again."""
-    found: dict[str, Callable[[], object]] = {}
-    for name, call in calls.items():
-        if call.differentiable:
-            with call.context():
-                o = call.run()
-            found[name] = partial(torch.autograd.grad, o, call.leaves, torch.randn_like(o), retain_graph=True)
-    return found
+def backward_call(call: Call) -> Callable[[], object]:
+    """The gradients of q, k and v, over one graph again and again; to be called within the call's context, too."""
+    with call.context():
+        o = call.run()
+    return partial(torch.autograd.grad, o, call.leaves, torch.randn_like(o), retain_graph=True)
 
 
 def _leaves(inputs: Inputs, gradients: bool, *, exchange: bool) -> tuple[torch.Tensor, ...]:

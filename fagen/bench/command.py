@@ -18,12 +18,14 @@ from ..size import parse_size
 from .grids import GRIDS
 from .machines import find_card
 from .measure import How
+from .peers import BACKENDS
 from .plot import draw
-from .report import BenchReport
-from .run import Options, bench
+from .report import DETERMINISTIC, FASTEST, BenchReport
+from .run import Options, bench, memory
 from .tables import summary, table, tables
 
 ROUNDS = 9
+_COMPARED = ("sdpa", *BACKENDS, "flex", FASTEST, DETERMINISTIC)  # what a limit may be of
 TEXTS = {
     "size": "As B1,H8,Hk2,S4096, or Sq and Skv apart; may be repeated.",
     "tokens": "With --length: as many tokens in all, and 2048 / head_dim heads.",
@@ -32,14 +34,19 @@ TEXTS = {
     "sustained": "Calls back to back for so many seconds a sample, at the card's power limit.",
     "graph": "CUDA graphs of a call in place of calls; forward.",
     "host": "The host's processor time of an eager call, without gradients, in place of the card's; forward.",
+    "memory": "The peak memory of a training step, in place of times: fagen's, what no step can do without, and the "
+    "unfused formula's; at S 16384 if no length or size is given.",
     "schedules": "Beside the kernels of this module and the unfused formula, in one table; forward; may be repeated.",
     "forward_only": "Leave the backward pass out.",
+    "backward_only": "Leave the forward pass out.",
     "flex": "Also against compiled FlexAttention (slow to start).",
     "rounds": "Interleaved rounds; medians are taken over them.",
     "write": "Write the times here, a JSON list of {case, dir, peer, ms, p20, p80, tflops}.",
     "plot": "Draw them as a PNG here.",
     "at_least": "Fail if a ratio to torch (on a card, to its flash backend) is lower: of the geometric mean, as "
-    "forward=1.5 or backward=1.2, or of any cell, as cell=0.95; may be repeated.",
+    "forward=1.5 or backward=1.2, or of any cell, as cell=0.95; to another, as backward/cudnn=1.2, to the fastest of "
+    "torch's own, as cell/fastest=1, or of deterministic kernels to the others, as cell/deterministic=0.85; may be "
+    "repeated.",
     "json": "Print one JSON value on stdout, nothing else.",
 }
 
@@ -66,8 +73,10 @@ def wish(
     sustained: float | None,
     graph: bool,
     host: bool,
+    memory: bool,
     schedules: Sequence[Path],
     at_least: Sequence[str],
+    forward: bool,
     backward: bool,
     flex: bool,
     rounds: int,
@@ -82,6 +91,16 @@ def wish(
         raise UsageError(Problem(f"--tokens: expected a positive number, got {tokens}"))
     if sustained is not None and not 0 < sustained < math.inf:
         raise UsageError(Problem(f"--sustained: expected seconds, got {sustained}", hint="such as 0.25"))
+    if not (forward and backward):
+        option = "--backward-only" if backward else "--forward-only"
+        if not backward and not forward:
+            raise UsageError(Problem("--forward-only and --backward-only leave nothing", hint="leave out one of them"))
+        if not forward and (graph or host or schedules):
+            raise UsageError(Problem(f"{option}: graphs, the host's time and schedules are of the forward pass"))
+    if memory and (
+        grids or graph or host or sustained is not None or schedules or at_least or flex or plot or not forward
+    ):
+        raise UsageError(Problem("--memory is measured alone", hint="beside it are -v, --size, --length and --write"))
     if host and (graph or sustained is not None):
         raise UsageError(Problem("--host is measured alone", hint="leave out --graph and --sustained, or run twice"))
     for name in grids:
@@ -96,24 +115,29 @@ def wish(
         grids=tuple(grids),
         variants=tuple(variants),
         how=How(sustained, graph, host),
+        forward=forward,
         backward=backward,
         flex=flex,
         rounds=rounds,
+        memory=memory,
     )
     return Wish(options, dict(_limit(text) for text in at_least), write, plot, as_json, tuple(schedules))
 
 
 def _limit(text: str) -> tuple[str, float]:
-    """`forward=1.5` as ("forward", 1.5)."""
-    what, _, number = text.partition("=")
+    """`forward=1.5` as ("forward", 1.5), `cell/fastest=1` as ("cell/fastest", 1.0)."""
+    asked, _, number = text.partition("=")
+    what, slash, peer = asked.partition("/")
     try:
-        if what in ("forward", "backward", "cell") and math.isfinite(limit := float(number)):
-            return what, limit
+        known = what in ("forward", "backward", "cell") and (peer in _COMPARED if slash else not peer)
+        if known and math.isfinite(limit := float(number)):
+            return asked, limit
     except ValueError:
         pass
     raise UsageError(
         Problem(
-            f"--at-least: {text!r}: expected forward=, backward= or cell= and a ratio", hint="write it as forward=1.5"
+            f"--at-least: {text!r}: expected forward=, backward= or cell= and a ratio",
+            hint=f"write it as forward=1.5, or as forward/cudnn=1.5; there are {', '.join(_COMPARED)}",
         )
     )
 
@@ -143,17 +167,32 @@ def measure(folder: Path, manifest: Mapping[str, Any], wish: Wish, out: Callable
     for place, each in ((folder, manifest), *((place, manifest_in(place)) for place in wish.schedules)):
         if each.get("device", "cpu") != "cpu":
             find_card(place.name, each["target"])  # before a library is loaded
+    if wish.options.memory:
+        return _measure_memory(folder, wish, out)
     others = [import_module(place)._module for place in wish.schedules]
-    report = bench(import_module(folder)._module, wish.options, _tell, others=others)
-    if wish.write is not None:
-        report.write_json(wish.write)
+    write = wish.write
+    keep = (lambda report: None) if write is None else (lambda report: report.write_json(write))
+    report = bench(import_module(folder)._module, wish.options, _tell, others=others, keep=keep)
     if wish.plot is not None:
         draw(report, wish.plot)
-    short = [*filter(None, [report.failed]), *report.short_of(wish.limits)]
+    short = [*report.failed, *report.short_of(wish.limits)]
     for line in short:
         _tell(f"error: {line}")
     out(_text(report, wish, short))
     return FagenError.exit_code if short else 0
+
+
+def _measure_memory(folder: Path, wish: Wish, out: Callable[[str], None]) -> int:
+    report = memory(import_module(folder)._module, wish.options, _tell)
+    if wish.write is not None:
+        report.write_json(wish.write)
+    for line in report.failed:
+        _tell(f"error: {line}")
+    if wish.as_json:
+        out(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
+    else:
+        out("\n".join([table(report.rows()) + "\n", *report.summary()]))
+    return FagenError.exit_code if report.failed else 0
 
 
 def _text(report: BenchReport, wish: Wish, short: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ _SUSTAINED = 0.25  # seconds: after a tenth of that the clock is where the power
 
 @dataclass(frozen=True)
 class Function:
-    """What a variant without a sink computes; a ``scale`` of None is the default one.
+    """What a variant without a sink and without dropout computes; a ``scale`` of None is the default one.
 
     ``mask`` and ``score`` are compared by what they mean; params go by name: ``slope`` of ALiBi, ``doc`` of
     documents, ``bias`` of a table.
@@ -40,8 +40,9 @@ class Function:
 
     def matches(self, variant: Variant) -> bool:
         """Whether ``variant`` computes it."""
-        plain = (self.head_dim, self.value_dim or self.head_dim, self.dtype, self.scale, False)
-        if plain != (variant.head_dim, variant.value_dim, variant.dtype, variant.scale, variant.sink):
+        plain = (self.head_dim, self.value_dim or self.head_dim, self.dtype, self.scale, False, False)
+        dims = (variant.head_dim, variant.value_dim)
+        if plain != (*dims, variant.dtype, variant.scale, variant.sink, variant.dropout):
             return False
         # A module's own copies of these are of other classes.
         params = {x.name: Param(x.name, x.dtype, tuple(x.shape), x.grad) for x in variant.params}
@@ -56,7 +57,7 @@ class Function:
 
     @classmethod
     def of(cls, variant: Variant) -> Function:
-        """That of a variant without a sink."""
+        """That of a variant without a sink and without dropout."""
         mask, score = (None if part is None else part.resolved for part in (variant.mask, variant.score))
         return cls(variant.head_dim, mask, score, variant.value_dim, variant.dtype, variant.scale)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,18 +19,20 @@ from ..runtime.reference import trees
 from ..runtime.variant import Param, Variant
 
 DOCUMENTS = 8  # of a sequence
+DROPOUT_P = 0.1  # of variants with dropout, and of their peers: as models are trained with
 _TILE = 64  # rows or keys of a tile, or a fraction of one: where documents begin is no multiple of it
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """q, k and v in the variant's layout; ``extras`` are the params and the sink, if there is one."""
+    """q, k and v in the variant's layout; ``extras`` are the params, and the sink, the probability and the state of
+    dropout, if there are such."""
 
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
     params: dict[str, torch.Tensor]
-    extras: dict[str, torch.Tensor]
+    extras: dict[str, Any]
 
 
 def draw(variant: Variant, size: ProblemSize, seed: int, device: str) -> Inputs:
@@ -42,12 +45,15 @@ def draw(variant: Variant, size: ProblemSize, seed: int, device: str) -> Inputs:
         return torch.randn(size.batch, *lengths, dim, generator=source, device=device).to(DTYPES[variant.dtype])
 
     sink = {"sink": torch.randn(size.heads, generator=source, device=device)} if variant.sink else {}
+    dropped: dict[str, Any] = {}
+    if variant.dropout:
+        dropped = {"dropout_p": DROPOUT_P, "rng_state": torch.tensor([seed, 0], dtype=torch.int64, device=device)}
     return Inputs(
         q=normal(size.heads, size.q_len, variant.head_dim),
         k=normal(size.kv_heads, size.kv_len, variant.head_dim),
         v=normal(size.kv_heads, size.kv_len, variant.value_dim),
         params=params,
-        extras={**sink, **params},
+        extras={**sink, **params, **dropped},
     )
 
 

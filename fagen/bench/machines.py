@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from ..target import ISAS
 from . import peers
 from .events import FLUSHED, CardTimer, GraphTimer, HostTimer, SustainedTimer
 from .measure import How, Timer, WallTimer, interleave
+from .memory import CardMeter, CpuMeter, Meter
 from .peak import peak_flops
 from .peers import Peer
 
@@ -52,6 +54,12 @@ class Machine(Protocol):
 
     def in_use(self) -> contextlib.AbstractContextManager[Any]:
         """The context to measure in."""
+
+    def meter(self) -> Meter:
+        """What counts memory."""
+
+    def survives(self) -> bool:
+        """Whether more can be measured after an error; frees what it left behind."""
 
 
 class Cpu:
@@ -89,6 +97,14 @@ class Cpu:
     def in_use(self) -> contextlib.AbstractContextManager[Any]:
         """See Machine."""
         return contextlib.nullcontext()
+
+    def meter(self) -> Meter:
+        """See Machine."""
+        return CpuMeter()
+
+    def survives(self) -> bool:
+        """See Machine."""
+        return True
 
 
 class Gpu:
@@ -137,6 +153,20 @@ class Gpu:
         """See Machine."""
         context: contextlib.AbstractContextManager[Any] = torch.cuda.device(self.index)
         return context
+
+    def meter(self) -> Meter:
+        """See Machine."""
+        return CardMeter(torch.cuda)
+
+    def survives(self) -> bool:
+        """See Machine: a fault of a kernel leaves a process no card."""
+        gc.collect()
+        try:
+            torch.cuda.synchronize(self.index)
+            torch.cuda.empty_cache()
+        except RuntimeError:
+            return False
+        return True
 
 
 def machine_for(module: Module) -> Machine:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._functorch.config as functorch_config
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -25,6 +26,7 @@ from ..runtime.language.nodes import Name, walk
 from ..runtime.reference import mask_matrix, names_of, trees
 from ..runtime.variant import Variant
 from .closure import closure
+from .inputs import DROPOUT_P
 from .measure import Context
 
 # torch's own kernels for cards.
@@ -56,7 +58,7 @@ def sdpa(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor]
     """
     if variant.score is not None or variant.sink:
         return None
-    options: dict[str, Any] = {"scale": variant.scale, "enable_gqa": size.heads != size.kv_heads}
+    options = _sdpa_options(variant, size)
     if _is_causal(variant, size):
         options["is_causal"] = True
     elif variant.mask is not None:
@@ -73,8 +75,7 @@ def fused(variant: Variant, size: ProblemSize, backend: str) -> Peer | None:
     causal = _is_causal(variant, size)
     if variant.score is not None or variant.sink or (variant.mask is not None and not causal):
         return None
-    options: dict[str, Any] = {"scale": variant.scale, "is_causal": causal, "enable_gqa": size.heads != size.kv_heads}
-
+    options = {**_sdpa_options(variant, size), "is_causal": causal}
     return Peer(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options),
         differentiable=True,
@@ -109,7 +110,10 @@ def unfused(
             x = Evaluator({**names, "s": x.float()}, inputs, torch.float32)(score)
         if shut is not None:
             x = x.masked_fill(shut, -torch.inf)
-        return torch.matmul(torch.softmax(x, -1, dtype=torch.float32).to(v.dtype), v)
+        weights = torch.softmax(x, -1, dtype=torch.float32).to(v.dtype)
+        if variant.dropout:
+            weights = F.dropout(weights, DROPOUT_P)
+        return torch.matmul(weights, v)
 
     return Peer(call, differentiable=True)
 
@@ -123,12 +127,18 @@ def refusal(call: Callable[[], object]) -> str:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            return str(error).strip().partition("\n")[0] or type(error).__name__
+            return first_line(error)
     return ""
 
 
+def first_line(error: Exception) -> str:
+    """What an error says, in a line."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def flex(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor], device: str = "cpu") -> Peer | None:
-    """Compiled FlexAttention with its block mask, or None where this torch, or FlexAttention, lacks it.
+    """Compiled FlexAttention with its block mask, or None where this torch lacks it, or it the function: it has no
+    sink and no dropout.
 
     The mask and score functions are the variant's own expressions, walked while torch.compile traces them. On the CPU
     FlexAttention has no backward pass. What an earlier call compiled is forgotten: torch compiles a function anew only
@@ -140,7 +150,7 @@ def flex(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor]
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     except ImportError:
         return None
-    if variant.sink:
+    if variant.sink or variant.dropout:
         return None
     if " " in torch.__file__:
         place = Path(torch.__file__).parent
@@ -182,7 +192,18 @@ def flex(variant: Variant, size: ProblemSize, params: Mapping[str, torch.Tensor]
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return compiled(q, k, v, score_mod=score_mod, block_mask=block_mask, **options)
 
-    return Peer(call, differentiable=device != "cpu")
+    # Gradients are taken over one graph again and again, so that none of its tensors may be given away.
+    context = partial(functorch_config.patch, donated_buffer=False)
+    return Peer(call, differentiable=device != "cpu", context=context)
+
+
+def _sdpa_options(variant: Variant, size: ProblemSize) -> dict[str, Any]:
+    """Of a call of torch's attention, but for its mask."""
+    return {
+        "scale": variant.scale,
+        "enable_gqa": size.heads != size.kv_heads,
+        "dropout_p": DROPOUT_P if variant.dropout else 0.0,
+    }
 
 
 def _uses(tree: Node, *names: str) -> bool:

@@ -15,6 +15,8 @@ from ..errors import LockError, Problem
 from ..size import size_text
 
 _TORCHS_OWN = ("sdpa", "flash", "cudnn")
+DETERMINISTIC = "deterministic"  # the same function by fagen's kernels that sum in a fixed order
+FASTEST = "fastest"  # in place of a peer: the fastest of torch's own kernels in a cell
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,14 @@ class Cell:
         """How many times as fast as ``peer`` fagen is."""
         return self.seconds[peer] / self.seconds["fagen"]
 
+    def compared(self, what: str) -> float | None:
+        """What a limit is on: the ratio to a peer, or to the FASTEST of torch's own; of DETERMINISTIC, what is left of
+        fagen's rate with it. None where that was not measured."""
+        peer = self.fastest() if what == FASTEST else what
+        if peer is None or not {peer, "fagen"} <= self.seconds.keys():
+            return None
+        return self.seconds["fagen"] / self.seconds[peer] if peer == DETERMINISTIC else self.ratio(peer)
+
     def spread(self, who: str) -> float:
         """From the 20th to the 80th percentile, over the median."""
         return (self.p80[who] - self.p20[who]) / self.seconds[who]
@@ -88,7 +98,7 @@ class BenchReport:
 
     ``device`` is "cpu", or "cuda" for a card, which has no ``threads`` of torch's. ``schedules`` names, oldest first,
     the kernels of one function that were compared, if that is what was measured: no cell has "fagen" then. ``failed``
-    is what a cell ended the run with, before its time; what was measured until then is here.
+    has a line for each cell that ended with an error.
     """
 
     machine: str
@@ -99,7 +109,7 @@ class BenchReport:
     cells: tuple[Cell, ...]
     device: str = "cpu"
     schedules: tuple[str, ...] = ()
-    failed: str = ""
+    failed: tuple[str, ...] = ()
 
     @property
     def against(self) -> str:
@@ -119,7 +129,8 @@ class BenchReport:
 
     def peers(self) -> list[str]:
         """Who stands beside fagen, in order of appearance."""
-        return list(dict.fromkeys(name for cell in self.cells for name in cell.seconds if name != "fagen"))
+        own = ("fagen", DETERMINISTIC)
+        return list(dict.fromkeys(name for cell in self.cells for name in cell.seconds if name not in own))
 
     def torchs_own(self) -> list[str]:
         """Which of torch's own kernels were measured."""
@@ -130,29 +141,38 @@ class BenchReport:
         return list(dict.fromkeys(cell.what for cell in self.cells))
 
     def geometric_mean(self, peer: str, what: str) -> float | None:
-        """Of the ratios to ``peer`` over the cells of ``what`` that have it; None where none has."""
-        cells = [cell for cell in self.cells if cell.what == what and {peer, "fagen"} <= cell.seconds.keys()]
-        return math.exp(sum(math.log(cell.ratio(peer)) for cell in cells) / len(cells)) if cells else None
+        """Of the ratios to ``peer``, as Cell.compared has them, over the cells of ``what`` that have it; None where
+        none has."""
+        found = [ratio for cell in self.cells if cell.what == what and (ratio := cell.compared(peer)) is not None]
+        return math.exp(sum(map(math.log, found)) / len(found)) if found else None
 
     def short_of(self, limits: Mapping[str, float]) -> list[str]:
-        """A line for each of ``limits`` that the ratios to the peer ``against`` miss, or that none was measured for.
+        """A line for each of ``limits`` that ratios miss, or that none was measured for.
 
-        "forward" and "backward" are of the geometric mean of a direction, however it was measured, "cell" of each cell.
+        "forward" and "backward" are of the geometric mean of a direction, however it was measured, "cell" of each cell;
+        behind a slash is what they are compared with, else it is ``against``.
         """
-        peer = self.against
-        cells = [cell for cell in self.cells if {peer, "fagen"} <= cell.seconds.keys()]
-        ratios = [(f"{c.variant} {c.what} {c.q_len}×{c.kv_len}", c.ratio(peer)) for c in cells]
         found = []
-        for what, limit in limits.items():
+        for asked, limit in limits.items():
+            what, peer = self.parts_of(asked)
             if what == "cell":
-                known = ratios
+                known = [
+                    (f"{cell.variant} {cell.what} {cell.q_len}×{cell.kv_len}", ratio)
+                    for cell in self.cells
+                    if (ratio := cell.compared(peer)) is not None
+                ]
             else:
                 means = {each: self.geometric_mean(peer, each) for each in self.whats() if each.split()[0] == what}
                 known = [(f"{each}, in geometric mean", mean) for each, mean in means.items() if mean is not None]
             if not known:
                 found.append(f"{what}: no cell has {peer}")
-            found += [f"{name}: {ratio:.3f}× {peer}, asked for {limit}×" for name, ratio in known if ratio < limit]
+            found += [f"{name}: {ratio:.3f}× {peer}, asked for {limit}×" for name, ratio in known if not ratio >= limit]
         return found
+
+    def parts_of(self, limit: str) -> tuple[str, str]:
+        """`backward/cudnn` as ("backward", "cudnn")."""
+        what, _, peer = limit.partition("/")
+        return what, peer or self.against
 
     def measurements(self) -> list[dict[str, Any]]:
         """A dict for each time that was measured: {case, dir, peer, ms, p20, p80, tflops}.
@@ -179,7 +199,7 @@ class BenchReport:
         means = {
             f"{what} / {peer}": mean
             for what in self.whats()
-            for peer in self.peers()
+            for peer in (*self.peers(), DETERMINISTIC)
             if (mean := self.geometric_mean(peer, what)) is not None
         }
         cells = [{"case": cell.case, **asdict(cell)} for cell in self.cells]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -14,13 +14,16 @@ from ..runtime.module import Module
 from ..runtime.variant import Variant
 from ..size import LENGTHS, TOKENS, grid_size
 from . import peers
-from .calls import Call, attention_call, backward_calls, peer_call, variant_call
+from .calls import attention_call, backward_call, peer_call, variant_call
 from .grids import entries
 from .inputs import draw
 from .machines import Machine, machine_for
-from .measure import How, Timing, interleave
-from .report import BenchReport, Cell, case_of
+from .measure import Context, How, Timing, interleave
+from .memory import LENGTH, MemoryReport, training_memory
+from .peers import first_line
+from .report import DETERMINISTIC, BenchReport, Cell, case_of
 from .schedules import UNFUSED, Schedules
+from .twins import deterministic_twin
 
 Tell = Callable[[str], None]
 
@@ -29,7 +32,8 @@ Tell = Callable[[str], None]
 class Options:
     """What to measure: ``sizes``, and ``tokens`` in sequences of each of ``lengths``, whose heads are as many as make
     the standard width; or ``grids``, of which ``lengths`` leaves those; where none of it is given, what is usual on the
-    machine. ``how`` says what a sample is. ``flex`` adds compiled FlexAttention, whose first call compiles for a while.
+    machine. ``how`` says what a sample is; ``forward`` and ``backward`` are the directions. ``flex`` adds compiled
+    FlexAttention, whose first call compiles for a while. ``memory`` asks for that of a training step, not for times.
     """
 
     sizes: Sequence[ProblemSize] = ()
@@ -38,10 +42,12 @@ class Options:
     grids: Sequence[str] = ()
     variants: Sequence[str] = ()
     how: How = How()
+    forward: bool = True
     backward: bool = True
     flex: bool = False
     rounds: int = 9
     seed: int = 0
+    memory: bool = False
 
     def sizes_of(self, variant: Variant, machine: Machine) -> list[ProblemSize]:
         """Those of a variant. Raises UsageError if a length does not divide the tokens."""
@@ -56,7 +62,7 @@ class Options:
 @dataclass(frozen=True)
 class Item:
     """What becomes a cell, or two with the backward pass. Of a grid, fagen is called by ``attention``; ``aligned`` is
-    the case that its rate is compared with."""
+    the case that its rate is compared with, ``twin`` what computes the same gradients in a fixed order."""
 
     variant: Variant
     size: ProblemSize
@@ -64,6 +70,7 @@ class Item:
     flex: bool
     attention: bool = False
     aligned: str | None = None
+    twin: Variant | None = None
 
     @property
     def label(self) -> str:
@@ -79,60 +86,113 @@ def bench(
     progress: Tell = lambda line: None,
     machine: Machine | None = None,
     others: Sequence[Module] = (),
+    keep: Callable[[BenchReport], None] = lambda report: None,
 ) -> BenchReport:
     """Measure a published module, by eager calls: on this machine's CPU with torch's own thread count, or on a card.
 
-    With ``others``, its kernels stand beside theirs and the unfused formula, and beside no one else.
+    With ``others``, its kernels stand beside theirs and the unfused formula, and beside no one else. ``keep`` is given
+    what is known so far after each item of work, so that a run that is cut off has not been in vain.
 
     Raises ValueError if ``options.variants`` names one that the module lacks, UsageError if a size cannot be meant, the
-    module has nothing of the grids, or the module is for a card that is not here. A RuntimeError of a later cell than
-    the first ends the run: a card may be of no more use then.
+    module has nothing of the grids or no gradients that are to be measured alone, or the module is for a card that is
+    not here. What ends with a RuntimeError is in the report, and the others are measured as long as the machine does;
+    where nothing is, it is raised.
     """
     variants = [module.variant(name) for name in options.variants] or list(module.variants())
+    if not options.forward:
+        variants = _with_gradients(module, options, "--backward-only")
     machine = machine or machine_for(module)
     schedules = Schedules(module, others) if others else None
-    work = list(_of_grids(variants, options, progress) if options.grids else _of_sizes(variants, options, machine))
-    cells: list[Cell] = []
-    with machine.in_use():
-        peak = machine.peak(tuple(dict.fromkeys(item.variant.dtype for item in work)))
-        failed = ""
-        for item in work:
-            progress(item.label)
-            try:
-                cells += _cells(module, item, options, machine, schedules, partial(_tell, progress, item.label))
-            except RuntimeError as error:
-                if not cells:
-                    raise
-                failed = f"{item.label}: {str(error).splitlines()[0]}"
-                break
-    return BenchReport(
-        machine=machine.title,
-        torch=torch.__version__,
-        threads=machine.threads,
-        isa=machine.isa,
-        peak=peak,
-        cells=tuple(cells),
-        device=machine.kind,
-        schedules=schedules.names if schedules else (),
-        failed=failed,
+    work = list(
+        _of_grids(module, variants, options, progress)
+        if options.grids
+        else _of_sizes(module, variants, options, machine)
     )
+    with machine.in_use():
+        report = BenchReport(
+            machine=machine.title,
+            torch=torch.__version__,
+            threads=machine.threads,
+            isa=machine.isa,
+            peak=machine.peak(tuple(dict.fromkeys(item.variant.dtype for item in work))),
+            cells=(),
+            device=machine.kind,
+            schedules=schedules.names if schedules else (),
+        )
+        first: RuntimeError | None = None
+        for place, item in enumerate(work):
+            progress(item.label)
+            tell = partial(_tell, progress, item.label)
+            failed: list[str] = []
+            cells: list[Cell] = []
+            try:
+                cells.extend(_cells(module, item, options, machine, schedules, tell))
+            except RuntimeError as error:
+                failed = [f"{item.label}: {first_line(error)}"]
+                first = first or error.with_traceback(None)  # whose frames hold tensors
+            report = replace(report, cells=(*report.cells, *cells), failed=(*report.failed, *failed))
+            if cells:
+                keep(report)
+            if failed and not machine.survives():
+                if left := len(work) - place - 1:
+                    lost = f"{machine.title} is of no more use to this process: {left} more are not measured"
+                    report = replace(report, failed=(*report.failed, lost))
+                break
+    if first is not None and not report.cells:
+        raise first
+    return report
+
+
+def memory(
+    module: Module, options: Options, progress: Tell = lambda line: None, machine: Machine | None = None
+) -> MemoryReport:
+    """The peak memory of a training step of each variant that has gradients, in sequences of memory.LENGTH if
+    ``options`` have no sizes. Raises as :func:`bench` does."""
+    variants = _with_gradients(module, options, "--memory")
+    machine = machine or machine_for(module)
+    meter = machine.meter()
+    if not (options.sizes or options.lengths):
+        options = replace(options, lengths=(LENGTH,))
+    work = [(variant, size) for variant in variants for size in options.sizes_of(variant, machine)]
+    with machine.in_use():
+        return training_memory(
+            module,
+            work,
+            meter,
+            machine.device,
+            f"{machine.title}, torch {torch.__version__}",
+            seed=options.seed,
+            tell=progress,
+            survives=machine.survives,
+        )
+
+
+def _with_gradients(module: Module, options: Options, option: str) -> list[Variant]:
+    """The variants that have them. Raises UsageError where there is none, in the name of ``option``."""
+    variants = [module.variant(name) for name in options.variants] or list(module.variants())
+    found = [variant for variant in variants if variant.backward]
+    if not found:
+        raise UsageError(Problem(f"{option}: {module.name} has no gradients", hint="build it with `backward: true`"))
+    return found
 
 
 def _tell(progress: Tell, label: str, line: str) -> None:
     progress(f"{label}: {line}")
 
 
-def _of_sizes(variants: Sequence[Variant], options: Options, machine: Machine) -> Iterator[Item]:
+def _of_sizes(module: Module, variants: Sequence[Variant], options: Options, machine: Machine) -> Iterator[Item]:
     for variant in variants:
+        twin = deterministic_twin(variant, module.variants())
         for size in options.sizes_of(variant, machine):
-            yield Item(variant, size, options.how, options.flex)
+            yield Item(variant, size, options.how, options.flex, twin=twin)
 
 
-def _of_grids(variants: Sequence[Variant], options: Options, tell: Tell) -> Iterator[Item]:
+def _of_grids(module: Module, variants: Sequence[Variant], options: Options, tell: Tell) -> Iterator[Item]:
     """Raises UsageError if none of the variants is in them."""
     wanted = entries(options.grids, options.lengths)
+    free_first = sorted(variants, key=lambda variant: variant.deterministic)
     found = {
-        function: next((variant for variant in variants if function.matches(variant)), None)
+        function: next((variant for variant in free_first if function.matches(variant)), None)
         for function in dict.fromkeys(entry.function for entry in wanted)
     }
     if not any(found.values()):
@@ -147,7 +207,9 @@ def _of_grids(variants: Sequence[Variant], options: Options, tell: Tell) -> Iter
         how = options.how if str(options.how) else entry.how
         beside = entry.aligned and found[entry.aligned.function]
         aligned = case_of(beside.name, entry.aligned.size, str(how)) if entry.aligned and beside else None
-        yield Item(variant, entry.size, how, options.flex or entry.flex, not how.host, aligned)
+        twin = deterministic_twin(variant, module.variants())
+        named = how.host or variant.deterministic or twin is not None  # `attention` leaves it to the caller which
+        yield Item(variant, entry.size, how, options.flex or entry.flex, not named, aligned, twin)
 
 
 def _cells(
@@ -166,39 +228,53 @@ def _cells(
     else:
         fagen = attention_call if item.attention else variant_call
         calls = {"fagen": fagen(module, variant, inputs, gradients)}
-        if item.how.host:
+        if item.how.host and not variant.deterministic and item.twin is None:
             calls["attention"] = attention_call(module, variant, inputs, gradients)
         rivals = machine.peers(variant, size, inputs.params)
         if item.flex:
-            rivals["flex"] = peers.flex(variant, size, inputs.params, machine.device)
+            try:
+                rivals["flex"] = peers.flex(variant, size, inputs.params, machine.device)
+            except RuntimeError as error:  # of making its block mask
+                tell(f"without flex: {first_line(error)}")
         for name, peer in rivals.items():
             if peer is not None:
                 calls[name] = peer_call(peer, variant, inputs, training)
         optional = list(rivals)
     for name in [name for name in optional if name in calls]:
-        if why := _refusal(calls[name], fits=name != UNFUSED):
+        if why := _refusal(calls[name].run, calls[name].context):
             tell(f"without {name}: {why}")
             del calls[name]
     pairs = _admitted(variant, size, inputs.params, machine)
-    contexts = {name: call.context for name, call in calls.items()}
 
     def cell(direction: str, candidates: Mapping[str, Callable[[], object]]) -> Cell:
+        contexts = {name: calls[name].context for name in candidates}
         timings = interleave(candidates, timer, rounds=options.rounds, contexts=contexts)
         return _cell(item, direction, operations(variant, pairs, direction), timings)
 
-    yield cell("forward", {name: call.run for name, call in calls.items()})
-    if gradients and options.backward:
-        yield cell("backward", backward_calls(calls))
+    if options.forward:
+        yield cell("forward", {name: call.run for name, call in calls.items()})
+    if not (gradients and options.backward):
+        return
+    if item.twin is not None:
+        calls[DETERMINISTIC] = variant_call(module, item.twin, inputs, gradients)
+    backward = {}
+    for name, call in calls.items():
+        if not call.differentiable:
+            continue
+        backward[name] = backward_call(call)
+        if name in optional and (why := _refusal(backward[name], call.context)):
+            tell(f"without {name} backward: {why}")
+            del backward[name]
+    yield cell("backward", backward)
 
 
-def _refusal(call: Call, *, fits: bool) -> str:
-    """See peers.refusal; what need not ``fits`` in memory may be refused for that."""
-    with call.context():
+def _refusal(run: Callable[[], object], context: Context) -> str:
+    """See peers.refusal; for want of memory, too."""
+    with context():
         try:
-            return peers.refusal(call.run)
+            return peers.refusal(run)
         except torch.OutOfMemoryError:
-            if fits:
-                raise
+            pass
     torch.cuda.empty_cache()
     return "it does not fit into the card's memory"
 

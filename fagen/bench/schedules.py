@@ -54,7 +54,7 @@ def _same(variant: Variant, module: Module) -> Variant | None:
     def like(other: Variant) -> tuple[object, ...]:
         return other.layout, other.align, {param.name for param in other.params}
 
-    if variant.sink:
+    if variant.sink or variant.dropout:
         return None
     found = (other for other in module.variants() if function.matches(other) and like(other) == like(variant))
     return next(found, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from .report import BenchReport, Cell
+from .report import DETERMINISTIC, BenchReport, Cell
 
 _NONE = "–"
 Row = list[str]
@@ -27,17 +27,20 @@ def rates(report: BenchReport) -> list[Row]:
     unit, per = report.unit
     aligned = {(cell.case, cell.direction): cell.rate("fagen") for cell in cells}
     beside = any(cell.aligned for cell in cells)
-    head = ["variant", "pass", "B H/Hk Sq×Skv", unit, "of peak", "±", *["aligned"] * beside]
+    twins = any(DETERMINISTIC in cell.seconds for cell in cells)
+    head = ["variant", "pass", "B H/Hk Sq×Skv", unit, "of peak", "±", *["aligned"] * beside, *[DETERMINISTIC] * twins]
 
     def own(cell: Cell) -> Row:
         limit = report.peak.get(cell.dtype, report.peak.get("f32"))
         rate = cell.rate("fagen")
         other = aligned.get((cell.aligned or "", cell.direction))
+        left = cell.compared(DETERMINISTIC)
         return [
             f"{rate / per:.1f}",
             f"{100 * rate / limit:.0f} %" if limit else _NONE,
             _spread(cell),
             *[f"{rate / other:.2f}×" if other else _NONE] * beside,
+            *[f"{left:.2f}×" if left else _NONE] * twins,
         ]
 
     return _rows(report, cells, head, own, lambda cell, peer: f"{cell.rate(peer) / per:.1f}")
@@ -124,9 +127,10 @@ def summary(report: BenchReport, limits: Mapping[str, float] | None = None) -> S
         if (mean := report.geometric_mean(peer, what)) is not None
     ]
     lines += [line for what in report.whats() if (line := _least(report, what))]
+    lines += [line for what in report.whats() if (line := _price(report, what))]
     if limits:
-        asked = ", ".join(f"{what} at least {limit:g}×" for what, limit in limits.items())
-        lines.append(f"asked for, of {report.against}: {asked}")
+        parts = [(*report.parts_of(asked), limit) for asked, limit in limits.items()]
+        lines.append("asked for: " + ", ".join(f"{what} at least {limit:g}× {peer}" for what, peer, limit in parts))
     lines.append(f"on {report.place}")
     if report.peak:
         unit, per = report.unit
@@ -152,3 +156,15 @@ def _least(report: BenchReport, what: str) -> str:
         return ""
     ratio, cell = min(ratios, key=lambda each: each[0])
     return f"{what}: {ratio:.2f}× the faster of {' and '.join(own)}, at least ({cell.case})"
+
+
+def _price(report: BenchReport, what: str) -> str:
+    """What is left of the rate with `deterministic: true`, where that was measured."""
+    found = [(left, cell) for cell in report.cells if cell.what == what and (left := cell.compared(DETERMINISTIC))]
+    if not found:
+        return ""
+    least, cell = min(found, key=lambda each: each[0])
+    mean = report.geometric_mean(DETERMINISTIC, what)
+    return (
+        f"{what}: deterministic at {mean:.2f}× the rate without (geometric mean), {least:.2f}× at least ({cell.case})"
+    )

@@ -38,7 +38,8 @@ def plan_spec(spec: Spec, variants: Sequence[Variant]) -> list[Plan]:
     for target, variant in product(() if problems else targets, variants):
         try:
             tuned = _tuned(variant, target, spec.isa, tuning)
-            plans.append(plan(variant, target, spec.isa, spec=spec.name, tuned=tuned))
+            backward = _tuned(variant, target, spec.isa, tuning, "backward")
+            plans.append(plan(variant, target, spec.isa, spec=spec.name, tuned=tuned, tuned_backward=backward))
         except PlanError as error:
             line, column = variant.line or None, variant.column or None
             problems += [replace(problem, path=spec.path, line=line, column=column) for problem in error.problems]
@@ -59,9 +60,11 @@ def target_key(variant: Variant, target: str, isa: str) -> str:
     return f"cpu {resolve_isa(variant.isa if variant.isa != 'native' else isa)}"
 
 
-def _tuned(variant: Variant, target: str, isa: str, tuning: TuningFile) -> Tuned | None:
-    """What the planner is to take from the tuning file, or to say of it."""
-    entry = tuning.find(shape_class(variant), target_key(variant, target, isa))
+def _tuned(variant: Variant, target: str, isa: str, tuning: TuningFile, direction: str = "forward") -> Tuned | None:
+    """What the planner is to take from the tuning file, or (once, of forward) to say of it."""
+    entry = tuning.find(shape_class(variant), target_key(variant, target, isa), direction)
+    if entry is None and direction != "forward":
+        return None
     if entry is None:
         # Without the hints: where nothing is lost but speed, one line says enough.
         told = "; ".join(str(replace(each, hint=None)).removeprefix("error: ") for each in tuning.problems)
@@ -75,7 +78,8 @@ def _tuned(variant: Variant, target: str, isa: str, tuning: TuningFile) -> Tuned
         f"{name}: the fastest of {entry.tried} candidates, {tiles_in_words(entry.tiles)}, on {entry.card}, "
         f"{entry.date}: {gain}"
     )
-    return Tuned(replace(entry.tiles, measured=measured), f"its tiles in {name} are left aside: ")
+    what = "tiles" if direction == "forward" else "backward tiles"
+    return Tuned(replace(entry.tiles, measured=measured), f"its {what} in {name} are left aside: ")
 
 
 def render_plan(plan: Plan, spec_path: str) -> tuple[Source, ...]:

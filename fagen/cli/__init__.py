@@ -167,6 +167,14 @@ def bench(
             help="The host's processor time of an eager call, without gradients, in place of the card's; forward.",
         ),
     ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory",
+            help="The peak memory of a training step, in place of times: fagen's, what no step can do without, and the "
+            "unfused formula's; at S 16384 if no length or size is given.",
+        ),
+    ] = False,
     schedules: Annotated[
         list[str] | None,
         typer.Option(
@@ -176,6 +184,7 @@ def bench(
         ),
     ] = None,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="Leave the backward pass out.")] = False,
+    backward_only: Annotated[bool, typer.Option("--backward-only", help="Leave the forward pass out.")] = False,
     flex: Annotated[bool, typer.Option("--flex", help="Also against compiled FlexAttention (slow to start).")] = False,
     rounds: RoundsOption = 9,
     write: Annotated[
@@ -189,7 +198,9 @@ def bench(
         list[str] | None,
         typer.Option(
             help="Fail if a ratio to torch (on a card, to its flash backend) is lower: of the geometric mean, as "
-            "forward=1.5 or backward=1.2, or of any cell, as cell=0.95; may be repeated.",
+            "forward=1.5 or backward=1.2, or of any cell, as cell=0.95; to another, as backward/cudnn=1.2, to the "
+            "fastest of torch's own, as cell/fastest=1, or of deterministic kernels to the others, as "
+            "cell/deterministic=0.85; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -205,6 +216,7 @@ def bench(
     fagen bench cpu --at-least forward=1.5 --at-least cell=0.95
     fagen bench a100 --tokens 16384 --length 512 --length 8192
     fagen bench h100 --grid standard --grid sustained --write h200-forward.json
+    fagen bench h100_training --grid standard --backward-only --at-least cell/fastest=1
     fagen bench h100 --schedules a100 -v causal_d128 --length 8192
 
     \b
@@ -224,8 +236,10 @@ def bench(
             sustained=sustained,
             graph=graph,
             host=host,
+            memory=memory,
             schedules=[find_module(each, out) for each in schedules or []],
             at_least=at_least or [],
+            forward=not backward_only,
             backward=not forward_only,
             flex=flex,
             rounds=rounds,

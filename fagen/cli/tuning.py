@@ -87,14 +87,20 @@ def _compile(spec_path: Path, folder: Path, steps: Steps) -> Sweep:
 def _say_compiled(sweep: Sweep, folder: Path, steps: Steps) -> None:
     if steps.as_json:
         counts = [
-            {"variant": each.variant, "compiled": len(each.candidates), "pruned": each.pruned, "waiting": each.waiting}
+            {
+                "variant": each.variant,
+                "direction": each.direction,
+                "compiled": len(each.candidates),
+                "pruned": each.pruned,
+                "waiting": each.waiting,
+            }
             for each in sweep.variants
         ]
         print_json({"ok": True, "folder": str(folder), "variants": counts})
         return
     for each in sweep.variants:
         waiting = f", {each.waiting} not yet" if each.waiting else ""
-        typer.echo(f"{each.variant}: {len(each.candidates)} candidates compiled{waiting}, {len(each.pruned)} pruned")
+        typer.echo(f"{each.label}: {len(each.candidates)} candidates compiled{waiting}, {len(each.pruned)} pruned")
     if any(each.waiting for each in sweep.variants):
         _tell("the budget was over before all were compiled; the same command goes on from there")
     typer.echo(
@@ -120,7 +126,7 @@ def _winning(folder: Path, steps: Steps) -> list[TuningEntry]:
         wanted = options(steps.variants, steps.sizes, steps.lengths, steps.rounds)
         echo = _tell if steps.as_json else typer.echo
         found = measure(folder, steps.results, wanted, steps.budget, echo, _tell)
-    old = [each.variant for each in found if each.version != PLAN_VERSION]
+    old = [each.label for each in found if each.version != PLAN_VERSION]
     if old:
         _tell(f"left aside, for they were measured for another version of the planner: {', '.join(old)}")
     return [
@@ -134,6 +140,7 @@ def _winning(folder: Path, steps: Steps) -> list[TuningEntry]:
             card=each.card,
             date=each.date,
             milliseconds=each.milliseconds,
+            direction=each.direction,
         )
         for each in found
         if each.version == PLAN_VERSION and (not steps.variants or each.variant in steps.variants)
@@ -151,7 +158,7 @@ def _write(spec_path: Path, found: Sequence[TuningEntry], steps: Steps) -> None:
         return
     if before.damaged:
         _put_aside(before)
-    new = {(each.shape, each.target): each for each in (*before.entries, *found)}
+    new = {(each.shape, each.target, each.direction): each for each in (*before.entries, *found)}
     again = f"fagen tune {spec_path.name}"
     aside = before.path.with_name(f".{before.path.name}")
     try:
@@ -163,7 +170,8 @@ def _write(spec_path: Path, found: Sequence[TuningEntry], steps: Steps) -> None:
         entries = [{**vars(each), "tiles": tiles_in_words(each.tiles)} for each in found]
         print_json({"ok": True, "file": str(before.path), "entries": entries})
     else:
-        count = f"{len(found)} variant" + "s" * (len(found) != 1)
+        names = len({each.variant for each in found})
+        count = f"{names} variant" + "s" * (names != 1)
         typer.echo(f"wrote {shown_path(before.path)}: {count}; `fagen build {spec_path}` takes the tiles from there")
 
 

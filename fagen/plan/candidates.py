@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import PlanError
 from ..runtime.variant import Tiles, Variant
@@ -31,10 +32,17 @@ class Candidates:
     pruned: tuple[Pruned, ...]
 
 
-def candidates(variant: Variant, target: str, isa: str = "native") -> Candidates:
-    """What there is to try for ``variant``, whose own tiles are left aside. Raises PlanError if it cannot be built."""
-    free = replace(variant, tiles=Tiles())
-    search = schedule(TARGETS[target].schedule).search
+def candidates(variant: Variant, target: str, isa: str = "native", direction: str = "forward") -> Candidates:
+    """What there is to try for one direction of ``variant``, whose own tiles for it are left aside.
+
+    Raises PlanError if it cannot be built, ValueError for a direction that has no tiles of its own.
+    """
+    of = schedule(TARGETS[target].schedule)
+    search = of.search if direction == "forward" else of.backward_search
+    if search is None:
+        raise ValueError(f"{target} has no tiles of its own for {direction}")
+    with_tiles: dict[str, Any] = {search.field: Tiles()}
+    free = replace(variant, **with_tiles)
     usual = plan(free, target, isa)
     own = search.tiles_of(usual)
     found: list[Tiles] = []
@@ -42,7 +50,8 @@ def candidates(variant: Variant, target: str, isa: str = "native") -> Candidates
     same = False  # whether tiles of the search, given by name, are the planner's own plan
     for tiles in search.tiles():
         try:
-            made = plan(replace(free, tiles=tiles), target, isa)
+            with_tiles[search.field] = tiles
+            made = plan(replace(free, **with_tiles), target, isa)
         except PlanError as error:
             reasons = (problem.message.removeprefix(f"{variant.name}: ") for problem in error.problems)
             pruned.append(Pruned(tiles, "; ".join(reasons)))

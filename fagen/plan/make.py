@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from ..errors import PlanError, Problem
 from ..runtime.variant import Tiles, Variant
@@ -15,13 +16,20 @@ from .tuned import Tuned
 
 
 def plan(
-    variant: Variant, target: str = "cpu", isa: str = "native", *, spec: str = "", tuned: Tuned | None = None
+    variant: Variant,
+    target: str = "cpu",
+    isa: str = "native",
+    *,
+    spec: str = "",
+    tuned: Tuned | None = None,
+    tuned_backward: Tuned | None = None,
 ) -> Plan:
     """How to build ``variant`` for ``target``; ``isa`` (of the cpu target) counts where the variant leaves it open.
 
     ``spec`` is the name of the spec it is from, for the first line of its sources. ``tuned`` decides where the variant
-    has no tiles of its own; what is of no use there is no error: "tuning" in the plan's ``why`` says so. Raises
-    PlanError, with everything that is wrong, if the target cannot do what the variant asks or has no schedule yet.
+    has no tiles of its own, ``tuned_backward`` where it has no backward tiles; what is of no use there is no error:
+    "tuning" in the plan's ``why`` says so. Raises PlanError, with everything that is wrong, if the target cannot do
+    what the variant asks or has no schedule yet.
     """
     facts = TARGETS.get(target)
     if facts is None:
@@ -31,7 +39,7 @@ def plan(
         problems.append(Problem(f"{variant.name}: the schedule `{facts.schedule}` for {target} is not built yet"))
     if facts.built:
         try:
-            made = _tuned(variant, facts, isa, spec, tuned)
+            made = _tuned(variant, facts, isa, spec, {"tiles": tuned, "backward_tiles": tuned_backward})
         except PlanError as error:
             problems += error.problems
     if problems:
@@ -39,20 +47,30 @@ def plan(
     return made
 
 
-def _tuned(variant: Variant, target: Target, isa: str, spec: str, tuned: Tuned | None) -> Plan:
-    """The plan with what tuning found, or else without it."""
+def _tuned(variant: Variant, target: Target, isa: str, spec: str, tuned: Mapping[str, Tuned | None]) -> Plan:
+    """The plan with what tuning found for these fields of the variant, or else without it."""
     make = schedule(target.schedule).make
-    if tuned is None or variant.tiles != Tiles():
-        return make(variant, target, isa, spec)
-    problem = tuned.problem
-    if tuned.tiles is not None:
-        try:
-            return replace(make(replace(variant, tiles=tuned.tiles), target, isa, spec), variant=variant)
-        except PlanError as error:
-            refused = "; ".join(each.message.removeprefix(f"{variant.name}: ") for each in error.problems)
-            problem = f"{variant.name}: {problem}{refused}"
-    usual = make(variant, target, isa, spec)
-    return replace(usual, why=MappingProxyType({**usual.why, "tuning": problem}))
+    made: Plan | None = None
+    chosen, told = variant, []
+    for key, found in tuned.items():
+        if found is None or getattr(variant, key) != Tiles():
+            continue
+        problem = found.problem
+        if found.tiles is not None:
+            change: dict[str, Any] = {key: found.tiles}
+            tried = replace(chosen, **change)
+            try:
+                made = make(tried, target, isa, spec)
+                chosen = tried
+                continue
+            except PlanError as error:
+                refused = "; ".join(each.message.removeprefix(f"{variant.name}: ") for each in error.problems)
+                problem = f"{variant.name}: {problem}{refused}"
+        told.append(problem)
+    if made is None:
+        made = make(variant, target, isa, spec)
+    why = {**made.why, "tuning": "; ".join(told)} if told else made.why
+    return replace(made, variant=variant, why=MappingProxyType(dict(why)))
 
 
 def _sizes(variant: Variant, target: Target) -> Iterator[Problem]:

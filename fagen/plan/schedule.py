@@ -15,13 +15,14 @@ class Search:
     """What tuning may try of a schedule.
 
     ``tiles`` are all combinations of its choices, whether a variant can have them or not; ``tiles_of`` is the one that
-    a plan took. ``waste`` says why a plan that could be compiled is not worth it, by what it takes of registers and
-    memory; "" if it is.
+    a plan took, and ``field`` what a variant calls such. ``waste`` says why a plan that could be compiled is not worth
+    it, by what it takes of registers and memory; "" if it is.
     """
 
     tiles: Callable[[], Iterable[Tiles]]
     tiles_of: Callable[[Plan], Tiles]
     waste: Callable[[Plan, Target], str]
+    field: str = "tiles"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Schedule:
     ``forward`` and ``backward`` are the types of its choices, which a manifest's JSON is read back into.
     ``shared_names`` and ``direction_names`` are what its templates may print. ``key_bytes`` is the memory that forward
     holds for a key of a key head, ``row_bytes`` that backward holds for a query row, ``stored_tiles`` what forward
-    stores of a mask, if it does. ``suffix`` ends the names of its sources. ``search`` is for tuning.
+    stores of a mask, if it does. ``suffix`` ends the names of its sources. ``search`` is for tuning, as is
+    ``backward_search`` where backward kernels have tiles of their own: None where those of forward are of both.
     """
 
     make: Callable[[Variant, Target, str, str], Plan]
@@ -56,3 +58,4 @@ class Schedule:
     suffix: str
     search: Search
     stored_tiles: Callable[[Plan], StoredTiles | None] = lambda plan: None
+    backward_search: Search | None = None

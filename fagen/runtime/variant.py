@@ -63,9 +63,9 @@ class Tiles:
     turns: str | None = None
     measured: str = ""
 
-    def why(self, key: str) -> str:
-        """The reason of a choice that follows ``key`` of these."""
-        return self.measured or f"the spec's tiles.{key}"
+    def why(self, key: str, of: str = "tiles") -> str:
+        """The reason of a choice that follows ``key`` of these, which the spec calls ``of``."""
+        return self.measured or f"the spec's {of}.{key}"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ class Variant:
 
     ``scale`` None means 1/sqrt(head_dim); ``mask`` None admits every pair; ``score`` None is the identity.
     ``params`` are exactly those the expressions read, in the order the spec declares them.
-    ``dropout`` says whether calls may drop weights. ``line`` and ``column`` are the variant's place in the spec.
+    ``dropout`` says whether calls may drop weights. ``tiles`` are forward's, on a CPU of both directions;
+    ``backward_tiles``, which have no turns, are those of backward kernels for cards. ``line`` and ``column`` are the
+    variant's place in the spec.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Variant:
     dropout: bool = False
     isa: str = "native"
     tiles: Tiles = Tiles()
+    backward_tiles: Tiles = Tiles()
     line: int = 0
     column: int = 0
 
@@ -113,6 +116,7 @@ class Variant:
         for key in ("mask", "score"):
             if values.get(key) is not None:
                 values[key] = Expression(**values[key])
-        values["tiles"] = Tiles(**values["tiles"])
+        for key in ("tiles", "backward_tiles"):
+            values[key] = Tiles(**values.get(key, {}))
         values["params"] = tuple(Param(**{**param, "shape": tuple(param["shape"])}) for param in values["params"])
         return cls(**values)

@@ -257,7 +257,7 @@ def _variant(
     params: tuple[Param, ...],
 ) -> Variant:
     given = {key: value.value for key, value in member.values.items()}
-    tiles = given.get("tiles")
+    tiles, backward_tiles = given.get("tiles"), given.get("backward_tiles")
     head_dim = given["head_dim"]
     return Variant(
         name=member.name,
@@ -277,6 +277,9 @@ def _variant(
         dropout=given.get("dropout", False),
         isa=spec.isa,
         tiles=Tiles() if tiles is None else Tiles(tiles.q, tiles.kv, tiles.stages, tiles.turns),
+        backward_tiles=Tiles()
+        if backward_tiles is None
+        else Tiles(backward_tiles.q, backward_tiles.kv, backward_tiles.stages),
         line=entry.place.line,
         column=entry.place.column,
     )

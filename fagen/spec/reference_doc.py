@@ -151,6 +151,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "variants": _keys("variants"),
     "params": _keys("params"),
     "tiles": _keys("tiles"),
+    "backward_tiles": _keys("backward_tiles"),
     "names": _names,
     "functions": _functions,
     "macros": _macros,

@@ -158,6 +158,18 @@ class TileKeys(Level):
     )
 
 
+class BackwardTileKeys(Level):
+    """Tile sizes of backward kernels that you insist on; what is left out the planner chooses."""
+
+    q: Tile | None = _key("Query rows of a tile.", 64, shown="the planner's choice")
+    kv: Tile | None = _key(
+        "Keys of a block of threads. `sm_90a` has those that the head dims leave it.", 128, shown="the planner's choice"
+    )
+    stages: Annotated[int, _whole(1, 16)] | None = _key(
+        "Tiles of queries in flight between memory and the arithmetic.", 2, shown="the planner's choice"
+    )
+
+
 class CacheKeys(Level):
     """A paged key-value cache."""
 
@@ -231,7 +243,14 @@ class VariantKeys(Level):
     nonfinite: Annotated[str, _choice("contain", "fast")] | None = _key(
         "contain: a NaN or Inf in K or V reaches only the rows whose mask admits that key.", "contain", shown="contain"
     )
-    tiles: TileKeys | None = _key("Tile sizes you insist on.", {"q": 64, "kv": 128}, shown="the planner's choice")
+    tiles: TileKeys | None = _key(
+        "Tile sizes you insist on; forward's, and on `cpu` those of both directions.",
+        {"q": 64, "kv": 128},
+        shown="the planner's choice",
+    )
+    backward_tiles: BackwardTileKeys | None = _key(
+        "Those of backward kernels for GPU targets.", {"q": 64, "stages": 2}, shown="the planner's choice"
+    )
     lengths: Annotated[str, _choice("dense", "varlen")] | None = _key(
         "dense: one length for the whole batch. varlen: sequences packed one behind the other.", "dense", shown="dense"
     )
@@ -315,6 +334,7 @@ LEVELS: dict[str, type[Level]] = {
     "defaults": VariantKeys,
     "params": ParamKeys,
     "tiles": TileKeys,
+    "backward_tiles": BackwardTileKeys,
     "cache": CacheKeys,
 }
 

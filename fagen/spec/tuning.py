@@ -5,6 +5,7 @@
       - variant: causal_d128              # for people; "shape" is what an entry is found by
         shape: "bf16, 128/128, bshd, ..."
         target: sm_90a
+        direction: forward                # or backward, whose kernels for cards have tiles of their own
         tiles: {q: 128, kv: 176, stages: 2, turns: scores}
         gain: 1.04                        # times as fast as the planner's own choice, geometric mean over the lengths
         tried: 38                         # candidates that were measured, the planner's own among them
@@ -47,6 +48,7 @@ class TuningEntry:
     card: str
     date: str
     milliseconds: dict[str, float] = field(default_factory=dict)
+    direction: str = "forward"
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,10 @@ class TuningFile:
     problems: tuple[Problem, ...] = ()
     damaged: bool = False  # some of it cannot be read, and would be lost if the file were written anew
 
-    def find(self, shape: str, target: str) -> TuningEntry | None:
+    def find(self, shape: str, target: str, direction: str = "forward") -> TuningEntry | None:
         """That of a shape class for a target."""
-        return next((entry for entry in self.entries if (entry.shape, entry.target) == (shape, target)), None)
+        wanted = shape, target, direction
+        return next((each for each in self.entries if (each.shape, each.target, each.direction) == wanted), None)
 
 
 def read_tuning(path: Path, version: int, again: str) -> TuningFile:
@@ -124,13 +127,17 @@ def _entry(data: Any) -> TuningEntry:
         right = isinstance(value, str) if key == "turns" else isinstance(value, int) and not isinstance(value, bool)
         if key not in ("q", "kv", "stages", "turns") or not right:
             raise ValueError(f"`tiles` cannot have {key}: {value!r}")
+    direction = data.get("direction", "forward")
+    if direction not in ("forward", "backward"):
+        raise ValueError(f"`direction` cannot be {direction!r}")
     times = data.get("milliseconds", {})
     if not isinstance(times, dict) or not all(isinstance(time, (int, float)) for time in times.values()):
         raise ValueError("`milliseconds` is no mapping of numbers")
     if not math.isfinite(data["gain"]):
         raise ValueError(f"`gain` cannot be {data['gain']!r}")
     values = {key: data[key] for key in _NEEDED if key != "tiles"}
-    return TuningEntry(**values, tiles=Tiles(**tiles), date=str(data.get("date", "")), milliseconds=times)
+    date = str(data.get("date", ""))
+    return TuningEntry(**values, tiles=Tiles(**tiles), date=date, milliseconds=times, direction=direction)
 
 
 def tuning_text(entries: Sequence[TuningEntry], version: int, again: str) -> str:
@@ -148,6 +155,7 @@ def tuning_text(entries: Sequence[TuningEntry], version: int, again: str) -> str
             f"  - variant: {entry.variant}",
             f"    shape: {_quoted(entry.shape)}",
             f"    target: {_quoted(entry.target)}",
+            *["    direction: backward"] * (entry.direction == "backward"),
             f"    tiles: {{{', '.join(f'{key}: {value}' for key, value in tiles.items())}}}",
             f"    gain: {entry.gain:.3f}",
             f"    tried: {entry.tried}",

@@ -49,7 +49,8 @@ def measure(
     found = winners(kept)
     if found:
         out(table(found))
-    missing = [each.variant for each in sweep.variants if each.shape not in {winner.shape for winner in found}]
+    known = {(winner.shape, winner.direction) for winner in found}
+    missing = [each.label for each in sweep.variants if (each.shape, each.direction) not in known]
     if missing:
         tell(f"nothing is known yet of {', '.join(missing)}")
     if not all_done:

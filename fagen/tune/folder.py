@@ -15,8 +15,8 @@ SWEEP = "sweep.json"
 
 @dataclass(frozen=True)
 class Candidate:
-    """One that was compiled: its ``name`` in ``module``, the key of its object, and its tiles, none if they are the
-    planner's own and no tiles say them."""
+    """One that was compiled: its ``name`` in ``module``, the key of its objects, and its tiles for the direction that
+    is tuned, none if they are the planner's own and no tiles say them."""
 
     name: str
     module: str
@@ -26,8 +26,9 @@ class Candidate:
 
 @dataclass
 class Swept:
-    """The sweep of one variant. ``own`` is the name of the planner's own choice; ``pruned`` says, by tiles, why others
-    are not tried; ``waiting`` counts those that are not compiled yet."""
+    """The sweep of one direction of a variant: where tiles are of both, that is "forward". ``own`` is the name of the
+    planner's own choice; ``pruned`` says, by tiles, why others are not tried; ``waiting`` counts those that are not
+    compiled yet."""
 
     variant: str
     shape: str
@@ -36,6 +37,12 @@ class Swept:
     candidates: list[Candidate] = field(default_factory=list)
     pruned: dict[str, str] = field(default_factory=dict)
     waiting: int = 0
+    direction: str = "forward"
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return label_of(self.variant, self.direction)
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,11 @@ class Sweep:
         aside = folder / f".{SWEEP}"
         aside.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         aside.replace(folder / SWEEP)
+
+
+def label_of(variant: str, direction: str) -> str:
+    """What people call it: forward goes without saying."""
+    return variant if direction == "forward" else f"{variant} {direction}"
 
 
 def read_sweep(folder: Path) -> Sweep:

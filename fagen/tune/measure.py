@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ..bench.calls import variant_call
+from ..bench.calls import backward_call, variant_call
 from ..bench.command import import_module
 from ..bench.inputs import Inputs, draw
 from ..bench.machines import Machine, machine_for
@@ -65,7 +65,7 @@ class Measuring:
         Raises UsageError where there is no card that runs the candidates, or ``options`` name no variant.
         """
         self.begun = self.bench.clock()
-        known = [swept.variant for swept in self.sweep.variants]
+        known = list(dict.fromkeys(swept.variant for swept in self.sweep.variants))
         for name in self.options.variants:
             if name not in known:
                 raise UsageError(Problem(f"--variant: no variant {name}", hint=f"there are {', '.join(known)}"))
@@ -82,7 +82,7 @@ class Measuring:
             return False
         sound = [each for each in swept.candidates if self.results.checked[each.key].verdict != FAILED]
         if not sound:
-            self.tell(f"{swept.variant}: no candidate passes the check")
+            self.tell(f"{swept.label}: no candidate passes the check")
             return True
         modules = {name: self.bench.load(self.folder / name) for name in dict.fromkeys(each.module for each in sound)}
         machine = self.bench.machine_for(modules[sound[0].module])
@@ -101,7 +101,7 @@ class Measuring:
                 return False
             if some:
                 self.tell(
-                    f"{swept.variant}: checks {', '.join(each.name for each in some)}" + " to the end" * (not first)
+                    f"{swept.label}: checks {', '.join(each.name for each in some)}" + " to the end" * (not first)
                 )
                 self._check_some(module, some, self._where(swept.target), _FIRST_CASE if first else None)
         return True
@@ -135,15 +135,15 @@ class Measuring:
         machine: Machine,
     ) -> bool:
         """Measure all at one size, unless just these have been; False if the budget was over before."""
-        known = self.results.timed.get((swept.shape, swept.target, size_text(size)))
+        known = self.results.timed.get((swept.shape, swept.target, swept.direction, size_text(size)))
         if known is not None and known.seconds.keys() == kernels.keys() and known.card == machine.title:
             return True
         if self._over():
             return False
-        self.tell(f"{swept.variant}: measures {len(kernels)} candidates at {size_text(size)}")
+        self.tell(f"{swept.label}: measures {len(kernels)} candidates at {size_text(size)}")
         _, variant = next(iter(kernels.values()))  # they differ in nothing that inputs depend on
         inputs = draw(variant, size, self.options.seed, machine.device)
-        calls = {key: _call(module, variant, inputs) for key, (module, variant) in kernels.items()}
+        calls = {key: _call(module, variant, inputs, swept.direction) for key, (module, variant) in kernels.items()}
         timings: dict[str, Timing] = interleave(calls, machine.timer(How()), rounds=self.options.rounds)
         self.results.add(
             Timed(
@@ -158,6 +158,7 @@ class Measuring:
                 names={each.key: each.name for each in sound},
                 tiles={each.key: each.tiles for each in sound},
                 seconds={key: timing.median for key, timing in timings.items()},
+                direction=swept.direction,
             )
         )
         return True
@@ -165,18 +166,21 @@ class Measuring:
     def _check_winner(self, swept: Swept) -> bool:
         """Check the fastest to the end, and the next ones until one passes."""
         by_key = {each.key: each for each in swept.candidates}
-        for key in ranking(self.results, swept.shape, swept.target):
+        for key in ranking(self.results, swept.shape, swept.target, swept.direction):
             if not self._check(swept, [by_key[key]], first=False):
                 return False
             if self.results.checked[key].verdict != FAILED:
                 return True
-        self.tell(f"{swept.variant}: no candidate passes the check")
+        self.tell(f"{swept.label}: no candidate passes the check")
         return True
 
 
-def _call(module: Module, variant: Variant, inputs: Inputs) -> Callable[[], object]:
-    """A forward call; of a variant with a backward pass, a training step."""
+def _call(module: Module, variant: Variant, inputs: Inputs, direction: str) -> Callable[[], object]:
+    """The gradients of one graph, where those are tuned. Else a forward call; of a variant with a backward pass, whose
+    tiles are of both directions, a training step."""
     forward = variant_call(module, variant, inputs, variant.backward)
+    if direction == "backward":
+        return backward_call(forward)
     if not variant.backward:
         return forward.run
     seed = torch.randn_like(forward.run())

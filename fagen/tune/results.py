@@ -28,7 +28,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds a call at one ``size`` (as `B2,H16,S8192`), by key: the median over rounds.
+    """Seconds a call of one ``direction`` at one ``size`` (as `B2,H16,S8192`), by key: the median over rounds.
 
     ``names`` has the candidates' names by key; ``version`` is the planner's.
     """
@@ -44,6 +44,7 @@ class Timed:
     names: Mapping[str, str]
     tiles: Mapping[str, Mapping[str, int | str]]
     seconds: Mapping[str, float]
+    direction: str = "forward"
 
 
 Record = TypeVar("Record", Checked, Timed)
@@ -56,7 +57,7 @@ class Results:
     def __init__(self, path: Path):
         self.path = path
         self.checked: dict[str, Checked] = {}
-        self.timed: dict[tuple[str, str, str], Timed] = {}  # by shape, target and size
+        self.timed: dict[tuple[str, str, str, str], Timed] = {}  # by shape, target, direction and size
         self.damaged = 0
         for line in _lines(path):
             try:
@@ -88,7 +89,7 @@ class Results:
         else:
             if not all(isinstance(value, float) and value > 0 for value in record.seconds.values()):
                 raise ValueError("seconds that are none")
-            place = record.shape, record.target, record.size
+            place = record.shape, record.target, record.direction, record.size
             self.timed.pop(place, None)  # the newest is last
             self.timed[place] = record
 

@@ -15,25 +15,28 @@ from ..build.planning import plan_spec, target_key
 from ..build.progress import Progress
 from ..build.published import read_manifest
 from ..errors import CompileError, PlanError, Problem, UsageError
+from ..plan import schedule
 from ..plan.candidates import candidates
 from ..plan.tuned import PLAN_VERSION, shape_class, tiles_in_words
 from ..runtime.variant import Tiles, Variant
 from ..spec import Spec, expand, load
 from ..spec.names import MAX_NAME
-from .folder import Candidate, Sweep, Swept, read_sweep
+from .folder import Candidate, Sweep, Swept, label_of, read_sweep
 
 OWN = "own"
 _MODULE = 12  # candidates: one host unit, and one process that checks, for all of them; a budget ends between modules
-_SUFFIX = 4  # characters of a module's name after the variant's
+_SUFFIX = 5  # characters of a module's name after the variant's
 
 
 @dataclass
 class _Work:
-    """One variant and the modules of its candidates, each as the variants that are in it."""
+    """One direction of a variant and the modules of its candidates, each as the variants that are in it; ``field`` is
+    what they call the tiles that they differ in."""
 
     variant: Variant
     swept: Swept
     modules: list[list[Variant]]
+    field: str = "tiles"
 
 
 def compile_sweep(
@@ -64,11 +67,11 @@ def compile_sweep(
         for each in work:
             if turn >= len(each.modules):
                 continue
-            module, wanted = _module_name(each.variant.name, turn), each.modules[turn]
+            module, wanted = _module_name(each.variant.name, each.swept.direction, turn), each.modules[turn]
             # What is there is found again in a moment, so that nothing of it is left out.
             if budget is not None and time.monotonic() - begun > budget and read_manifest(folder / module) is None:
                 continue
-            _build(spec, each.swept, module, wanted, folder, jobs, progress, tell)
+            _build(spec, each, module, wanted, folder, jobs, progress, tell)
             each.swept.waiting -= len(wanted)
             sweep.write(folder)
     sweep.write(folder)
@@ -96,33 +99,54 @@ def _wanted(spec: Spec, names: Sequence[str]) -> list[Variant]:
 
 def _planned(spec: Spec, variants: Sequence[Variant], most: int | None, tell: Callable[[str], None]) -> Iterator[_Work]:
     plans = plan_spec(spec, variants)  # all that is wrong with any of them, before anything is compiled
-    taken: dict[str, str] = {}
+    taken: dict[tuple[str, str], str] = {}
     for variant, plan in zip(variants, plans, strict=True):
-        if variant.tiles != Tiles():
-            tell(f"{variant.name}: its tiles are the spec's own; there is nothing to tune")
-            continue
-        same = taken.setdefault(shape_class(variant), variant.name)
-        if same != variant.name:
-            tell(f"{variant.name}: as fast as {same}, whose tiles it gets")
-            continue
-        found = candidates(variant, plan.target, spec.isa)
-        kept = found.tiles[:most]
-        renamed = [replace(variant, name=_name(tiles), tiles=tiles) for tiles in kept]
-        swept = Swept(
-            variant.name, shape_class(variant), target_key(variant, plan.target, spec.isa), renamed[0].name,
-            pruned={tiles_in_words(each.tiles): each.why for each in found.pruned}, waiting=len(kept),
-        )  # fmt: skip
-        for tiles in found.tiles[len(kept) :]:
-            swept.pruned[tiles_in_words(tiles)] = f"{most} are nearer to the planner's own choice"
-        modules = [renamed[first : first + _MODULE] for first in range(0, len(renamed), _MODULE)]
-        yield _Work(variant, swept, modules)
+        of = schedule(plan.schedule)
+        searches = {"forward": of.search}
+        if of.backward_search is not None and variant.backward:
+            searches["backward"] = of.backward_search
+        for direction, search in searches.items():
+            label = label_of(variant.name, direction)
+            if getattr(variant, search.field) != Tiles():
+                tell(f"{label}: its tiles are the spec's own; there is nothing to tune")
+                continue
+            same = taken.setdefault((shape_class(variant), direction), variant.name)
+            if same != variant.name:
+                tell(f"{label}: as fast as {same}, whose tiles it gets")
+                continue
+            tried = variant
+            # Where backward kernels have tiles of their own, candidates for forward need none of them.
+            if direction == "forward" and of.backward_search is not None:
+                tried = replace(variant, backward=False, backward_tiles=Tiles())
+            yield _work(spec, variant, tried, plan.target, direction, search.field, most)
+
+
+def _work(
+    spec: Spec, variant: Variant, tried: Variant, target: str, direction: str, field: str, most: int | None
+) -> _Work:
+    """``tried`` is the variant as it is compiled."""
+    found = candidates(tried, target, spec.isa, direction)
+    kept = found.tiles[:most]
+    renamed = []
+    for tiles in kept:
+        change: dict[str, Any] = {field: tiles}
+        renamed.append(replace(tried, name=_name(tiles), **change))
+    swept = Swept(
+        variant.name, shape_class(variant), target_key(variant, target, spec.isa), renamed[0].name,
+        pruned={tiles_in_words(each.tiles): each.why for each in found.pruned}, waiting=len(kept), direction=direction,
+    )  # fmt: skip
+    for tiles in found.tiles[len(kept) :]:
+        swept.pruned[tiles_in_words(tiles)] = f"{most} are nearer to the planner's own choice"
+    modules = [renamed[first : first + _MODULE] for first in range(0, len(renamed), _MODULE)]
+    return _Work(variant, swept, modules, field)
 
 
 def _build(
-    spec: Spec, swept: Swept, module: str, variants: Sequence[Variant], folder: Path, jobs: int | None,
+    spec: Spec, work: _Work, module: str, variants: Sequence[Variant], folder: Path, jobs: int | None,
     progress: Callable[[], Progress], tell: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Build one module of candidates, without those that do not compile, and put them into ``swept``."""
+    """Build one module of candidates, without those that do not compile, and put them into what is swept."""
+    swept, field = work.swept, work.field
     left = list(variants)
     path = folder / f"{module}.yaml"
     target = swept.target.split()[0]
@@ -137,22 +161,23 @@ def _build(
             if refused is None:  # the machine's doing, as want of memory, or the module's
                 raise
             left.remove(refused)
-            swept.pruned[tiles_in_words(refused.tiles)] = f"it does not compile: {message}"
-            tell(f"{swept.variant}: {refused.name} does not compile: {message}")
+            swept.pruned[tiles_in_words(getattr(refused, field))] = f"it does not compile: {message}"
+            tell(f"{swept.label}: {refused.name} does not compile: {message}")
     manifest = read_manifest(folder / module) if left else None
     for entry in (manifest or {"variants": []})["variants"]:
-        name, tiles = entry["variant"]["name"], Tiles(**entry["variant"]["tiles"])
-        if spilled := _spilled(entry):
+        name, tiles = entry["variant"]["name"], Tiles(**entry["variant"][field])
+        if spilled := _spilled(entry, swept.direction):
             swept.pruned[tiles_in_words(tiles)] = spilled
-            tell(f"{swept.variant}: {name} is left out: {spilled}")
+            tell(f"{swept.label}: {name} is left out: {spilled}")
             continue
         given = {key: value for key, value in vars(tiles).items() if value is not None and key != "measured"}
         swept.candidates.append(Candidate(name, module, digest(entry["objects"]), given))
 
 
-def _spilled(entry: dict[str, Any]) -> str:
-    """What ptxas says against a candidate, "" if nothing."""
-    for taken in entry.get("resources", {}).values():
+def _spilled(entry: dict[str, Any], direction: str) -> str:
+    """What ptxas says against a candidate's kernels of a direction, "" if nothing."""
+    kernels = entry.get("resources", {})
+    for taken in (taken for kernel, taken in kernels.items() if ("_backward" in kernel) == (direction == "backward")):
         if taken["spill_stores"] or taken["spill_loads"]:
             return f"by ptxas it spills {taken['spill_stores']} bytes a thread and reads {taken['spill_loads']} back"
         if taken.get("serialized"):
@@ -170,9 +195,9 @@ def _name(tiles: Tiles) -> str:
     return "_".join(part for part in (*parts, tiles.turns) if part) or OWN
 
 
-def _module_name(variant: str, number: int) -> str:
+def _module_name(variant: str, direction: str, number: int) -> str:
     short = variant if len(variant) + _SUFFIX <= MAX_NAME else f"v{digest(variant)[:12]}"
-    return f"{short}_{number}"
+    return f"{short}_{number}" if direction == "forward" else f"{short}_b{number}"
 
 
 def spec_text(name: str, target: str, isa: str, variants: Sequence[Variant]) -> str:
@@ -201,7 +226,9 @@ def spec_text(name: str, target: str, isa: str, variants: Sequence[Variant]) -> 
         given: dict[str, Any] = {key: getattr(variant, key) for key in keys}
         given |= {} if variant.scale is None else {"scale": variant.scale}
         given |= {key: text.resolved for key in ("mask", "score") if (text := getattr(variant, key)) is not None}
-        tiles = {key: value for key, value in vars(variant.tiles).items() if value is not None and key != "measured"}
-        given |= {"tiles": tiles} if tiles else {}
+        for field in ("tiles", "backward_tiles"):
+            sizes = vars(getattr(variant, field))
+            if tiles := {key: size for key, size in sizes.items() if size is not None and key != "measured"}:
+                given[field] = tiles
         lines.append(f"  - {json.dumps(given, ensure_ascii=False)}")
     return "\n".join(line for line in lines if line) + "\n"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..runtime.check.report import FAILED
+from .folder import label_of
 from .results import Results, Timed
 
 # A candidate that is faster by less is not worth leaving what the planner chooses anyway: runs differ by as much.
@@ -15,8 +16,8 @@ LEAST_GAIN = 1.01
 
 @dataclass(frozen=True)
 class Winner:
-    """The fastest candidate of a variant, by the geometric mean over sizes; ``gain``: times as fast as the planner's
-    own choice (1 if it is that), NaN where that was not measured."""
+    """The fastest candidate of a variant, for one direction, by the geometric mean over sizes; ``gain``: times as fast
+    as the planner's own choice (1 if it is that), NaN where that was not measured."""
 
     variant: str
     shape: str
@@ -29,12 +30,18 @@ class Winner:
     card: str
     date: str
     milliseconds: dict[str, float]
+    direction: str = "forward"
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return label_of(self.variant, self.direction)
 
 
-def ranking(results: Results, shape: str, target: str) -> list[str]:
-    """Keys of a variant's candidates from the fastest on, those that failed the check left out. The planner's own
-    choice is first where none is faster by LEAST_GAIN."""
-    timed = _newest(results, shape, target)
+def ranking(results: Results, shape: str, target: str, direction: str) -> list[str]:
+    """Keys of a variant's candidates for a direction, from the fastest on, those that failed the check left out. The
+    planner's own choice is first where none is faster by LEAST_GAIN."""
+    timed = _newest(results, shape, target, direction)
     if not timed:
         return []
     shared = set.intersection(*(set(each.seconds) for each in timed))
@@ -47,9 +54,10 @@ def ranking(results: Results, shape: str, target: str) -> list[str]:
 def winners(results: Results) -> list[Winner]:
     """Those of all variants that have one, in the order in which they were measured."""
     found = []
-    for shape, target in dict.fromkeys((shape, target) for shape, target, _ in results.timed):
-        timed = _newest(results, shape, target)
-        order = ranking(results, shape, target)
+    for place in dict.fromkeys(place[:3] for place in results.timed):
+        shape, target, direction = place
+        timed = _newest(results, shape, target, direction)
+        order = ranking(results, shape, target, direction)
         key = next((key for key in order if results.checked[key].complete), None)
         # One that is faster and has not been checked to the end may yet be the winner.
         if key is None or key != order[0]:
@@ -69,6 +77,7 @@ def winners(results: Results) -> list[Winner]:
                 card=last.card,
                 date=last.date,
                 milliseconds={each.size: each.seconds[key] * 1e3 for each in timed},
+                direction=direction,
             )
         )
     return found
@@ -79,17 +88,17 @@ def table(found: Sequence[Winner]) -> str:
     rows = [("variant", "fastest", "of", "beside the planner's own")]
     for each in found:
         gain = "is that" if each.gain == 1 else "that failed" if math.isnan(each.gain) else f"{each.gain:.3f}×"
-        rows.append((each.variant, each.name, str(each.tried), gain))
+        rows.append((each.label, each.name, str(each.tried), gain))
     widths = [max(len(row[n]) for row in rows) for n in range(4)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
 
 
-def _newest(results: Results, shape: str, target: str) -> list[Timed]:
+def _newest(results: Results, shape: str, target: str, direction: str) -> list[Timed]:
     """What was measured on the card, by the planner and of the candidates that were measured last: a ratio between
     runs on two cards means nothing."""
-    timed = [each for (s, t, _), each in results.timed.items() if (s, t) == (shape, target)]
+    timed = [each for place, each in results.timed.items() if place[:3] == (shape, target, direction)]
     return [
         each
         for each in timed

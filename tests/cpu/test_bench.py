@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+import torch._functorch.config as functorch_config
 from expressions import PARAMS, masks, points, scores
 from hypothesis import HealthCheck, given, settings
 from variants import variant
@@ -24,8 +27,9 @@ from fagen.bench.plot import draw
 from fagen.bench.report import BenchReport, Cell
 from fagen.bench.run import Options, bench
 from fagen.bench.tables import rates, summary
+from fagen.bench.twins import deterministic_twin
 from fagen.costs import ProblemSize, operations
-from fagen.errors import FagenError, LockError, ToolchainError
+from fagen.errors import FagenError, LockError, ToolchainError, UsageError
 from fagen.runtime.evaluate import Evaluator
 from fagen.runtime.fakes import DTYPES
 from fagen.runtime.language import Node
@@ -150,6 +154,14 @@ def test_flex_is_the_same_function() -> None:
     torch.testing.assert_close(peer.call(*qkv).double(), _expected(of, qkv, params), rtol=1e-4, atol=1e-5)
 
 
+def test_gradients_of_flex_are_taken_again_and_again() -> None:
+    """torch would give tensors of the graph away after the first time, and refuse the second."""
+    peer = peers.flex(variant("causal"), SQUARE, {})
+    assert peer is not None and functorch_config.donated_buffer
+    with peer.context():
+        assert not functorch_config.donated_buffer
+
+
 def test_flex_is_refused_where_torch_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__file__", "/opt/my torch/torch/__init__.py")
     with pytest.raises(FagenError, match="a path with a space, /opt/my torch/torch"):
@@ -239,26 +251,110 @@ def test_only_what_is_asked_for(small: ModuleType, quick: None) -> None:
         bench(small._module, Options(variants=("nothing",)))
 
 
-def test_a_cell_that_fails_loses_none_before_it(
-    small: ModuleType, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run ends there, and says so; where nothing was measured before, it is an error like any."""
-    honest, left = measure.interleave, [2]
+def _failing(monkeypatch: pytest.MonkeyPatch, *turns: int) -> None:
+    """Measuring ends with an error at these turns, from 0 on."""
+    honest, count = measure.interleave, itertools.count()
 
-    def failing(*arguments: Any, **options: Any) -> Any:
-        if not left:
-            raise RuntimeError("the card is lost\nand so is this line")
-        left[0] -= 1
-        if left[0] == 0:
-            left.clear()
+    def interleave(*arguments: Any, **options: Any) -> Any:
+        if next(count) in turns:
+            raise RuntimeError("a fault\nand more of it")
         return honest(*arguments, **options)
 
-    monkeypatch.setattr("fagen.bench.run.interleave", failing)
+    monkeypatch.setattr("fagen.bench.run.interleave", interleave)
+
+
+def test_a_cell_that_fails_loses_no_other(small: ModuleType, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [of.name for of in small.variants()]
+    _failing(monkeypatch, 0, 2)
+    kept: list[BenchReport] = []
+    report = bench(small._module, Options(sizes=(SQUARE,), backward=False, rounds=3), keep=kept.append)
+    assert [cell.variant for cell in report.cells] == [name for n, name in enumerate(names) if n not in (0, 2)]
+    assert [line.split(":")[0] for line in report.failed] == [names[0], names[2]]
+    assert all(line.endswith(": a fault") for line in report.failed)
+    # What is known is kept as it comes, and a cell that failed overwrites nothing.
+    assert [len(each.cells) for each in kept] == list(range(1, len(names) - 1))
+
+
+def test_a_machine_that_is_lost_ends_a_run(small: ModuleType, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured before is there; where there is nothing of it, the error is."""
+    monkeypatch.setattr(machines.Cpu, "survives", lambda self: False)
+    _failing(monkeypatch, 2)
     report = bench(small._module, Options(sizes=(SQUARE,), backward=False, rounds=3))
-    last = small.variants()[2].name
-    assert len(report.cells) == 2 and report.failed.startswith(last) and report.failed.endswith(": the card is lost")
-    with pytest.raises(RuntimeError, match="the card is lost"):
+    count = len(small.variants())
+    assert len(report.cells) == 2 and len(report.failed) == 2
+    assert report.failed[1].endswith(f"of no more use to this process: {count - 3} more are not measured")
+    _failing(monkeypatch, 0)
+    with pytest.raises(RuntimeError, match="a fault"):
         bench(small._module, Options(sizes=(SQUARE,), backward=False, rounds=3))
+
+
+def test_gradients_alone(small: ModuleType, quick: None) -> None:
+    report = bench(small._module, Options(sizes=(SQUARE,), forward=False, rounds=3))
+    assert {cell.direction for cell in report.cells} == {"backward"}
+    assert {cell.variant for cell in report.cells} == {of.name for of in small.variants() if of.backward}
+    without = next(of.name for of in small.variants() if not of.backward)
+    with pytest.raises(UsageError, match="--backward-only: small has no gradients"):
+        bench(small._module, Options(sizes=(SQUARE,), variants=(without,), forward=False, rounds=3))
+
+
+def test_a_peer_without_the_gradient_is_left_out(
+    small: ModuleType, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the backward pass alone, whatever the reason; so is one that cannot be made."""
+
+    class Refusing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            raise RuntimeError("no such gradient")
+
+    def flex(*arguments: Any) -> Peer:
+        raise RuntimeError("no such mask")
+
+    monkeypatch.setattr(peers, "sdpa", lambda *arguments: Peer(lambda q, k, v: Refusing.apply(v), differentiable=True))
+    monkeypatch.setattr(peers, "flex", flex)
+    told: list[str] = []
+    options = Options(sizes=(SQUARE,), variants=("causal_d16",), flex=True, rounds=3)
+    forward, backward = bench(small._module, options, told.append).cells
+    assert set(forward.seconds) == {"fagen", "sdpa"} and set(backward.seconds) == {"fagen"}
+    assert [line.partition(": without ")[2] for line in told[1:]] == [
+        "flex: no such mask",
+        "sdpa backward: no such gradient",
+    ]
+
+
+def test_the_price_of_a_fixed_order(small: ModuleType, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward, kernels that sum in a fixed order take turns with the others: here, it is the same one again."""
+    monkeypatch.setattr("fagen.bench.run.deterministic_twin", lambda variant, variants: variant)
+    report = bench(small._module, Options(sizes=(SQUARE,), variants=("causal_d16",), rounds=3))
+    forward, backward = report.cells
+    assert "deterministic" not in forward.seconds and set(backward.seconds) == {"fagen", "sdpa", "deterministic"}
+    assert report.peers() == ["sdpa"]
+    backward.seconds.update(fagen=9.0, deterministic=10.0)
+    assert "deterministic" in rates(report)[0] and "0.90×" in rates(report)[2]
+    assert "–" in rates(report)[1]
+    assert report.geometric_mean("deterministic", "backward") == pytest.approx(0.9)
+    assert not report.short_of({"cell/deterministic": 0.9})
+    assert report.short_of({"cell/deterministic": 0.91}) == [
+        "causal_d16 backward 40×40: 0.900× deterministic, asked for 0.91×"
+    ]
+    line = "backward: deterministic at 0.90× the rate without (geometric mean), 0.90× at least (causal_d16 B1,H2,S40)"
+    assert line in summary(report)
+    assert "backward / deterministic" in report.to_json()["geometric_mean"]
+    assert [each["peer"] for each in report.measurements()][2:] == ["fagen", "sdpa", "deterministic"]
+
+
+def test_which_variant_is_the_deterministic_one() -> None:
+    free = variant("kv <= q", name="free")
+    twin = replace(variant("causal", name="twin"), deterministic=True, line=9)
+    others = [replace(twin, head_dim=8), replace(twin, dropout=True), replace(twin, backward=False), free]
+    assert deterministic_twin(free, [*others, twin]) is twin
+    assert deterministic_twin(free, others) is None and deterministic_twin(twin, [twin]) is None
+    assert deterministic_twin(replace(free, backward=False), [twin]) is None
+    assert deterministic_twin(variant("kv < q"), [twin]) is None
 
 
 def test_a_module_for_several_instruction_sets(small: ModuleType, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:

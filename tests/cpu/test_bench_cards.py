@@ -262,6 +262,9 @@ class Stand(machines.Gpu):
     def in_use(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
+    def survives(self) -> bool:
+        return True
+
 
 class Clocked:
     """Events between which a millisecond passes, whatever happens."""
@@ -345,6 +348,33 @@ def test_a_run_of_a_grid(small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> 
     assert {cell.case for cell in only.cells} == {long}
     with pytest.raises(UsageError, match="--grid: the module computes nothing of host"):
         bench(small._module, Options(grids=("host",)), machine=Stand())
+
+
+def test_a_card_that_a_fault_took_is_told_from_one_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[str] = []
+
+    def lost(index: int) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    card = object.__new__(machines.Gpu)
+    card.index = 0
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: did.append("empty"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda index: did.append("wait"))
+    assert card.survives() and did == ["wait", "empty"]
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    assert not card.survives()
+
+
+def test_a_grid_of_a_module_with_deterministic_kernels(small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`attention` cannot tell the two apart, and is not asked; what sums in any order is what is compared."""
+    [causal] = [of for of in small.variants() if of.name == "causal_d16"]
+    twin = replace(causal, deterministic=True)  # its kernel is the same
+    monkeypatch.setattr(small._module, "variants", lambda: (twin, causal))
+    monkeypatch.setattr(small._module, "attention", None)
+    monkeypatch.setitem(grids.GRIDS, "mine", lambda: iter([Entry(Function(16, "kv <= q", dtype="f32"), SQUARE)]))
+    report = bench(small._module, Options(grids=("mine",), rounds=3), machine=Stand())
+    assert [cell.direction for cell in report.cells] == ["forward", "backward"]
+    assert set(report.cells[1].seconds) == {"fagen", "flash", "deterministic"}
 
 
 def test_generations(small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

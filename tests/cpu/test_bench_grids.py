@@ -23,6 +23,7 @@ from fagen.runtime.variant import Param, Variant
 from fagen.spec import expand, load
 
 HOPPER = expand(load(specs_dir() / "h100.yaml"))
+TRAINED = expand(load(specs_dir() / "h100_training.yaml"))
 CUSTOM = entries(["custom"])
 
 
@@ -37,6 +38,13 @@ def test_one_module_has_all_of_them(name: str) -> None:
     for entry in entries([name]):
         assert _of(entry.function).scale is None
         assert entry.size.heads % entry.size.kv_heads == 0
+
+
+@pytest.mark.parametrize("name", ["standard", "custom"])
+def test_one_module_has_gradients_of_those_that_train(name: str) -> None:
+    for entry in entries([name]):
+        [found] = [each for each in TRAINED if entry.function.matches(each) and not each.deterministic]
+        assert found.backward
 
 
 def test_the_standard_grid() -> None:
@@ -95,7 +103,8 @@ def test_functions_are_compared_by_meaning() -> None:
     assert not Function(16, "causal and document(other)").matches(packed)
     assert not Function(16, "causal").matches(packed) and not Function(16, "causal").matches(variant("causal"))
     assert Function(16, "causal", dtype="f32").matches(variant("kv <= q"))
-    for other in (variant("causal", scale=0.5), variant("causal", sink=True), variant("causal", value_dim=8)):
+    others = [variant("causal", **{key: value}) for key, value in (("scale", 0.5), ("sink", True), ("value_dim", 8))]
+    for other in (*others, variant("causal", dropout=True)):
         assert not Function(16, "causal", dtype="f32").matches(other)
     assert Function.of(packed).matches(packed)
     # A published module has classes of its own for what it declares.

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import naive
 import pytest
@@ -13,9 +14,17 @@ import torch
 from calls import call, draw, judge
 from torch import Tensor
 from torch.library import opcheck
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from variants import variant
 
+from fagen.bench import machines, measure, peers
+from fagen.bench.calls import attention_call, variant_call
+from fagen.bench.inputs import DROPOUT_P
+from fagen.bench.inputs import draw as draw_inputs
+from fagen.bench.run import Options, bench
 from fagen.build import build
+from fagen.costs import ProblemSize
 from fagen.resources import templates_dir
 from fagen.runtime.dropout import dropout_mask, philox
 from fagen.runtime.library import cpu_features
@@ -63,6 +72,48 @@ def inputs(B: int = 2, H: int = 2, S: int = 40) -> tuple[Tensor, Tensor, Tensor]
 def shown(o: Tensor, S: int) -> Tensor:
     """The mask that o of ``inputs`` prints: [B, H, S, S]."""
     return o.transpose(1, 2)[..., :S] > 0
+
+
+def test_what_is_timed_drops_weights(dropping: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fagen's op by name and by `attention`, forward and backward, as well as the peers that have dropout."""
+    asked: dict[str, float] = {}
+    peer = functional.scaled_dot_product_attention
+
+    def watched(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        asked["sdpa"] = options["dropout_p"]
+        return peer(q, k, v, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(machines, "peak_flops", lambda isa, threads: {})
+    monkeypatch.setattr(measure, "_calls_for", lambda call, at_least: 1)
+    size = ProblemSize(1, 2, 2, 64, 64)
+    told: list[str] = []
+    options = Options(sizes=(size,), variants=("full", "rich"), flex=True, rounds=3)
+    report = bench(dropping._module, options, told.append)
+    assert [set(cell.seconds) for cell in report.cells] == [{"fagen", "sdpa"}] * 2 + [{"fagen"}] * 2
+    assert asked == {"sdpa": DROPOUT_P} and not report.failed
+
+    for of in dropping.variants():
+        given = draw_inputs(of, size, 0, "cpu")
+        assert ("dropout_p" in given.extras) == of.dropout
+        if not of.dropout:
+            continue
+        assert given.extras["dropout_p"] == DROPOUT_P and given.extras["rng_state"].dtype == torch.int64
+        named = variant_call(dropping._module, of, given, gradients=False).run()
+        kept = getattr(dropping, of.name)(given.q, given.k, given.v, **{**given.extras, "dropout_p": 0.0})
+        assert not torch.equal(named, kept)
+        if of.name not in ("full", "odd_tiles"):  # two of one function
+            assert torch.equal(named, attention_call(dropping._module, of, given, gradients=False).run())
+
+
+def test_the_unfused_formula_drops_as_many() -> None:
+    of = variant(dropout=True)
+    unfused = peers.unfused(of, ProblemSize(1, 1, 1, 256, 256), {})
+    assert unfused is not None and peers.flex(of, ProblemSize(), {}) is None
+    q = torch.zeros(1, 1, 256, 16)
+    o = unfused.call(q, q, torch.eye(256)[None, None]) * 256 * (1 - DROPOUT_P)
+    assert set(o.unique().round(decimals=4).tolist()) == {0.0, 1.0}
+    assert float((o == 0).float().mean()) == pytest.approx(DROPOUT_P, abs=0.01)
 
 
 @pytest.mark.parametrize("isa", ["avx512_bf16", "avx512", "avx2", "portable"])

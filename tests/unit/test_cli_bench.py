@@ -74,14 +74,17 @@ def test_a_ratio_that_is_not_reached_is_an_exit_status_and_one_json_value(
     assert len(json.loads(missed.stdout)["short_of"]) == 1
     reached = CliRunner().invoke(app, ["bench", "cpu", "--json", "--at-least", "cell=0.9"])
     assert reached.exit_code == 0 and json.loads(reached.stdout)["short_of"] == []
-    failed = replace(_report(), failed="x: the card is lost")
+    failed = replace(_report(), failed=("x: the card is lost",))
     monkeypatch.setattr(command, "bench", lambda *arguments, **options: failed)
     lost = CliRunner().invoke(app, ["bench", "cpu", "--json"])
     assert lost.exit_code == 1 and "error: x: the card is lost" in lost.stderr
     assert json.loads(lost.stdout)["short_of"] == ["x: the card is lost"] and json.loads(lost.stdout)["cells"]
 
 
-@pytest.mark.parametrize("text", ["forward", "forward=", "forward=fast", "forward=nan", "sideways=2", "=1"])
+MISTYPED = ["forward", "forward=", "forward=fast", "forward=nan", "sideways=2", "=1", "cell/=1", "cell/nobody=1"]
+
+
+@pytest.mark.parametrize("text", MISTYPED)
 def test_a_mistyped_ratio_is_refused_before_anything_is_measured(text: str) -> None:
     result = CliRunner().invoke(app, ["bench", "cpu", "--at-least", text])
     assert result.exit_code == 2 and "forward=1.5" in result.output
@@ -101,7 +104,7 @@ def test_on_a_card_ratios_are_to_flash() -> None:
         "forward: 1.20× flash (geometric mean)",
         "forward: 0.50× cudnn (geometric mean)",
         "forward: 0.50× the faster of flash and cudnn, at least (x B32,H32,S512)",
-        "asked for, of flash: forward at least 1×, cell at least 0.9×",
+        "asked for: forward at least 1× flash, cell at least 0.9× flash",
         "on a card, torch 2.11.0",
         "peak, of torch's product of two large matrices: bf16 800 TFLOP/s",
     ]
@@ -111,6 +114,30 @@ def _cell(what: str, seconds: dict[str, float], **fields: object) -> Cell:
     """Of 1e12 operations."""
     size = (1, 16, 16, 128, 128, 64, 64)
     return replace(Cell("x", "bf16", "forward", *size, 1e12, seconds, seconds, seconds, how=what), **fields)
+
+
+def test_ratios_to_others_than_flash() -> None:
+    """Cell by cell the faster of torch's own, or in the mean one that is named."""
+
+    def cell(length: int, flash: float, cudnn: float) -> Cell:
+        seconds = {"fagen": 1.0, "flash": flash, "cudnn": cudnn}
+        return Cell("x", "bf16", "backward", 1, 8, 8, length, length, 64, 64, 1e12, seconds, seconds, seconds)
+
+    report = BenchReport("a card", "2.11.0", None, "sm_90a", {}, (cell(512, 2.0, 1.0), cell(1024, 1.2, 4.0)), "cuda")
+    assert not report.short_of({"cell/fastest": 1.0, "backward/cudnn": 2.0, "backward/fastest": 1.09})
+    assert report.short_of({"cell/fastest": 1.1, "backward/cudnn": 2.1, "cell/flex": 1.5}) == [
+        "x backward 512×512: 1.000× fastest, asked for 1.1×",
+        "backward, in geometric mean: 2.000× cudnn, asked for 2.1×",
+        "cell: no cell has flex",
+    ]
+    assert "asked for: cell at least 1× fastest" in summary(report, {"cell/fastest": 1.0})
+
+
+def test_a_ratio_that_is_no_number_is_not_reached() -> None:
+    seconds = {"fagen": 1.0, "flash": float("nan")}
+    cell = Cell("x", "bf16", "forward", 1, 8, 8, 16, 16, 64, 64, 1e12, seconds, seconds, seconds)
+    report = BenchReport("a card", "2.11.0", None, "sm_90a", {}, (cell,), "cuda")
+    assert len(report.short_of({"cell": 1.0, "forward": 1.0})) == 2
 
 
 def test_the_hosts_time_is_no_rate() -> None:
@@ -199,6 +226,8 @@ def test_which_card(monkeypatch: pytest.MonkeyPatch) -> None:
         (["-v", "nothing"], "no variant nothing"),
         (["--sustained", "0"], "--sustained: expected seconds, got 0.0"),
         (["--host", "--graph"], "--host is measured alone"),
+        (["--forward-only", "--backward-only"], "leave nothing"),
+        (["--backward-only", "--graph"], "--backward-only: graphs, the host's time and schedules are of the forward"),
         (["--grid", "third"], "there are standard, sustained, second, custom, short, host"),
         (["--grid", "second", "--tokens", "512"], "--grid has sizes of its own"),
         (["--schedules", "nowhere"], "nowhere is no published module"),
@@ -208,7 +237,9 @@ def test_mistakes_without_typer(
     words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = _published(tmp_path / "a")
-    module = SimpleNamespace(variants=lambda: [SimpleNamespace(name="x", head_dim=64)])
+    module = SimpleNamespace(
+        variants=lambda: [SimpleNamespace(name="x", head_dim=64, backward=False, deterministic=False)]
+    )
     monkeypatch.setattr(command, "import_module", lambda folder: SimpleNamespace(_module=module))
     monkeypatch.setattr(command, "find_card", lambda name, target: None)
     monkeypatch.setattr("fagen.bench.run.machine_for", lambda module: None)

@@ -21,6 +21,7 @@ from fagen.spec.schema import LEVELS, SpecFile
 #   module   the text around them is another: bindings, signatures
 #   call     read at the call from the manifest; the variant of the manifest is another
 #   held     the kernels are so in any case
+#   cards    the planner refuses it for a CPU; tests/unit/test_tune_planning.py has it on cards
 #   refused  "not built yet"
 OPTIONS: dict[str, tuple[str, str]] = {
     "head_dim": ("128", "kernel"),
@@ -36,6 +37,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "deterministic": ("true", "held"),
     "nonfinite": ("fast", "refused"),
     "tiles": ("{q: 32, kv: 64}", "kernel"),
+    "backward_tiles": ("{q: 32}", "cards"),
     "lengths": ("varlen", "refused"),
     "multiple_of": ("{q: 64}", "refused"),
     "cache": ("{page: 16}", "refused"),
@@ -69,6 +71,10 @@ def test_the_table_has_every_key() -> None:
 @pytest.mark.parametrize("key", OPTIONS)
 def test_the_option_acts_where_the_table_says(key: str) -> None:
     value, where = OPTIONS[key]
+    if where == "cards":
+        with pytest.raises(PlanError, match=f"{key} is for GPU targets"):
+            texts(**{key: value})
+        return
     if where == "refused":
         with pytest.raises(SpecError, match="not built yet"):
             texts(**{key: value})

@@ -14,7 +14,15 @@ from fagen.spec import expand, load
 from fagen.target import TARGETS
 
 READY = sorted(specs_dir().glob("*.yaml"))
-GPUS = {"t4": "sm_75", "a100": "sm_80", "rtx4090": "sm_89", "rtx5090": "sm_120", "h100": "sm_90a", "b200": "sm_100a"}
+GPUS = {
+    "t4": "sm_75",
+    "a100": "sm_80",
+    "rtx4090": "sm_89",
+    "rtx5090": "sm_120",
+    "h100": "sm_90a",
+    "h100_training": "sm_90a",
+    "b200": "sm_100a",
+}
 
 
 def test_the_list() -> None:
@@ -55,7 +63,7 @@ def test_cpu_is_the_grid_of_the_project() -> None:
 @pytest.mark.parametrize("name", GPUS)
 def test_gpu_specs_ask_only_for_what_their_target_takes(name: str) -> None:
     spec = load(specs_dir() / f"{name}.yaml")
-    assert spec.targets == (GPUS[name],)
+    assert spec.targets == (GPUS[name],) and spec.name == name
     target = TARGETS[GPUS[name]]
     for variant in expand(spec):
         assert variant.dtype in target.dtypes

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterator
 
 from ...errors import Problem
-from ...runtime.variant import Variant
+from ...runtime.variant import Tiles, Variant
 from ...target import Isa, is_x86
 
 _LARGEST_TILE = 4096
@@ -26,6 +26,10 @@ def problems(variant: Variant, isa: Isa) -> Iterator[Problem]:
         yield Problem(f"{variant.name}: tiles.stages is for GPU targets", hint="leave it out for cpu")
     if tiles.turns is not None:
         yield Problem(f"{variant.name}: tiles.turns is for sm_90a", hint="leave it out for cpu")
+    if variant.backward_tiles != Tiles():
+        yield Problem(
+            f"{variant.name}: backward_tiles is for GPU targets", hint="tiles are those of both directions for cpu"
+        )
     if tiles.q is not None and not 1 <= tiles.q <= _LARGEST_TILE:
         yield Problem(f"{variant.name}: tiles.q {tiles.q} is out of range", hint=f"write 1 to {_LARGEST_TILE}")
     if tiles.kv is not None and (not step <= tiles.kv <= _LARGEST_TILE or tiles.kv % step):

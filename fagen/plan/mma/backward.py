@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from ...expr import KernelCode
-from ...runtime.variant import Variant
+from ...runtime.variant import Tiles, Variant
 from ...target import Device, Target
 from ..model import Plan
 from ..pieces import admission, body
@@ -18,7 +19,8 @@ _HELD = 32  # of a block's keys and the number of its work
 _MOST_SUMS = 128  # registers of a thread that sums of dK and dV may take: as many are left for what a tile needs
 _MOST_SCORES = 64  # and its weights and slopes at a time; half of that where each pair adds to a param's gradient
 _MOST_OF_BOTH = 160  # with 192, some spilled
-_KEYS, _ROWS, _STAGES = (128, 64, 32, 16), (64, 32), (2, 1)
+_USUAL_ROWS = (64, 32)
+KEYS, ROWS, STAGES = (128, 64, 32, 16), (128, *_USUAL_ROWS), (2, 1)  # that there are
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,10 @@ class _Tiles:
         return self.keys * (head + value) + self.stages * stage + 2 * self.keys * pair + _HELD
 
     @property
+    def threads(self) -> int:
+        return 32 * self.row_warps * _COLUMN_WARPS
+
+    @property
     def prepare(self) -> int:
         sums = self.rows * row_bytes(self.head) + self.keys * row_bytes(self.head) + self.row_warps * self.rows * 4
         return max(2 * self.rows * row_bytes(self.value), sums) + 2 * self.rows * 4
@@ -130,11 +136,12 @@ def choose_backward(variant: Variant, target: Target, code: KernelCode) -> tuple
     """The sizes for a variant, and a reason for each."""
     device = target.device
     assert device is not None
-    step = 16 * _COLUMN_WARPS
-    head, value = (-(-dim // step) * step for dim in (variant.head_dim, variant.value_dim))
     masked = variant.mask is not None
-    by_pair = any(grad.kind == "pair" for grad in code.param_grads)
-    tiles = next(_fitting(head, value, masked, device, _MOST_SCORES // 2 if by_pair else _MOST_SCORES))
+    wanted = variant.backward_tiles
+    tiles = _usual(variant, device, code)
+    head, value = tiles.head, tiles.value
+    if wanted != Tiles():
+        tiles = _wanted(wanted, tiles, masked, device, most_scores(code))
     exact = {variant.params[index].name for index in exact_params(variant, code)}
     summed = {variant.params[grad.param_index].name for grad in code.param_grads}
     sums = {
@@ -161,6 +168,9 @@ def choose_backward(variant: Variant, target: Target, code: KernelCode) -> tuple
         "sums": "by how their reads are indexed",
         "optimize": "the compiler's usual level",
     }
+    for key, name in (("q", "tile_q"), ("kv", "tile_kv"), ("stages", "stages")):
+        if getattr(wanted, key) is not None:
+            why[name] = wanted.why(key, "backward_tiles")
     why |= {f"sums.{name}": _sum_why(how, variant) for name, how in sums.items()}
     chosen = Backward(
         tile_q=tiles.rows,
@@ -168,7 +178,7 @@ def choose_backward(variant: Variant, target: Target, code: KernelCode) -> tuple
         row_warps=tiles.row_warps,
         column_warps=_COLUMN_WARPS,
         stages=tiles.stages,
-        threads=32 * warps,
+        threads=tiles.threads,
         head_width=head,
         value_width=value,
         shared_bytes=tiles.shared + _mask_bytes(tiles, masked),
@@ -194,15 +204,64 @@ def _mask_bytes(tiles: _Tiles, masked: bool) -> int:
 def _fitting(head: int, value: int, masked: bool, device: Device, most_scores: int) -> Iterator[_Tiles]:
     """Those that registers and shared memory have room for, the best first: many keys, which queries are read for once;
     then two stages rather than many query rows."""
-    for keys in _KEYS:
-        for rows in _ROWS:
-            for stages in _STAGES:
-                tiles = _Tiles(keys, rows, stages, head, value)
-                shared = max(tiles.shared + _mask_bytes(tiles, masked), tiles.prepare)
-                if shared > device.shared_per_block or tiles.scores > most_scores:
-                    continue
-                if tiles.sums <= _MOST_SUMS and tiles.sums + tiles.scores <= _MOST_OF_BOTH:
-                    yield tiles
+    for keys, rows, stages in product(KEYS, _USUAL_ROWS, STAGES):
+        tiles = _Tiles(keys, rows, stages, head, value)
+        if _shared(tiles, masked) <= device.shared_per_block and not too_many(tiles.sums, tiles.scores, most_scores):
+            yield tiles
+
+
+def _usual(variant: Variant, device: Device, code: KernelCode) -> _Tiles:
+    step = 16 * _COLUMN_WARPS
+    head, value = (-(-dim // step) * step for dim in (variant.head_dim, variant.value_dim))
+    return next(_fitting(head, value, variant.mask is not None, device, most_scores(code)))
+
+
+def most_keys(variant: Variant, device: Device, code: KernelCode) -> int:
+    """Of a block of threads, that registers and shared memory have room for."""
+    return _usual(variant, device, code).keys
+
+
+def _shared(tiles: _Tiles, masked: bool) -> int:
+    return max(tiles.shared + _mask_bytes(tiles, masked), tiles.prepare)
+
+
+def most_scores(code: KernelCode) -> int:
+    """Registers of a thread that weights and slopes may take."""
+    return _MOST_SCORES // 2 if any(grad.kind == "pair" for grad in code.param_grads) else _MOST_SCORES
+
+
+def too_many(sums: int, scores: int, most_scores: int) -> str:
+    """Why a thread that has so many registers of sums, and of weights and slopes, would spill; "" if it would not."""
+    if sums > _MOST_SUMS:
+        return f"sums of dK and dV take {sums} registers of a thread, more than {_MOST_SUMS}: it would spill"
+    if scores > most_scores:
+        return f"weights and slopes take {scores} registers of a thread, more than {most_scores}: it would spill"
+    if sums + scores > _MOST_OF_BOTH:
+        return f"sums, weights and slopes take {sums + scores} registers of a thread, more than {_MOST_OF_BOTH}"
+    return ""
+
+
+def _wanted(wanted: Tiles, usual: _Tiles, masked: bool, device: Device, most_scores: int) -> _Tiles:
+    """Those with the sizes that are asked for: what fits as the others do, or else has just room. With too little of
+    it they are the largest."""
+    found = [
+        _Tiles(keys, rows, stages, usual.head, usual.value)
+        for keys, rows, stages in product(KEYS, ROWS, STAGES)
+        if wanted.kv in (None, keys) and wanted.q in (None, rows) and wanted.stages in (None, stages)
+    ]
+    # Usual rows come before others where they are left open.
+    found.sort(key=lambda tiles: tiles.rows not in _USUAL_ROWS)
+    possible = [tiles for tiles in found if tiles.rows <= tiles.threads]
+    room = [tiles for tiles in possible if _shared(tiles, masked) <= device.shared_per_block]
+    fitting = [tiles for tiles in room if not too_many(tiles.sums, tiles.scores, most_scores)]
+    return next(iter((*fitting, *room, *possible, *found)))
+
+
+def registers_of(backward: Backward) -> tuple[int, int]:
+    """Those of a thread that sums of dK and dV take, and weights and slopes."""
+    lanes = 32 * backward.row_warps * backward.column_warps
+    sums = backward.tile_kv * (backward.head_width + backward.value_width) // lanes
+    return sums, 2 * backward.tile_kv * backward.tile_q // lanes
 
 
 def backward_names(plan: Plan) -> Mapping[str, object]:

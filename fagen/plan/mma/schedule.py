@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Any
 
 from ...errors import PlanError
 from ...expr import CUDA_SCALAR, emit
@@ -13,8 +14,8 @@ from ..schedule import Schedule
 from .backward import Backward, choose_backward
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
-from .refuse import problems, too_large
-from .search import SEARCH
+from .refuse import backward_too_large, problems, too_large
+from .search import BACKWARD_SEARCH, SEARCH
 
 # What nvcc is given for every kernel unit, beside the architecture. No -use_fast_math: NaN, Inf and denormals count.
 KERNEL_FLAGS = ("-std=c++17", "-lineinfo", "--expt-relaxed-constexpr", "-Werror=all-warnings")
@@ -33,6 +34,8 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     backward = None
     if variant.backward:
         backward, reasons = choose_backward(variant, target, code)
+        if found := list(backward_too_large(variant, target, backward)):
+            raise PlanError(found)
         why |= {f"backward.{name}": reason for name, reason in reasons.items()}
     why["schedule"] = f"{target.instruction}, which {target.title} has"
     why["backward"] = "the spec's" if variant.backward else "the spec leaves it out"
@@ -57,9 +60,11 @@ def no_bytes(plan: Plan) -> int:
 
 
 def row_bytes(plan: Plan) -> int:
-    """What backward holds for a query row: its notes and sums of dQ."""
-    assert isinstance(plan.backward, Backward)
-    return plan.backward.note_bytes + plan.backward.sum_bytes
+    """What backward of cards holds for a query row: its notes and sums of dQ, as BackwardWork of host/launch.h has
+    them."""
+    backward: Any = plan.backward
+    held: int = backward.note_bytes + backward.sum_bytes
+    return held
 
 
 MMA = Schedule(
@@ -72,4 +77,5 @@ MMA = Schedule(
     row_bytes=row_bytes,
     suffix=".cu",
     search=SEARCH,
+    backward_search=BACKWARD_SEARCH,
 )

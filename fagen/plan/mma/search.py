@@ -9,6 +9,7 @@ from ...runtime.variant import Tiles
 from ...target import Target
 from ..model import Plan
 from ..schedule import Search
+from .backward import KEYS, ROWS, STAGES, Backward, most_keys, most_scores, registers_of, too_many
 from .forward import Forward, shared_bytes
 
 _BESIDE = 48  # registers of a thread, beside its sums and scores, that ptxas asked for at least
@@ -47,4 +48,27 @@ def _waste(plan: Plan, target: Target) -> str:
     return ""
 
 
+def _backward_tiles() -> Iterator[Tiles]:
+    for q, kv, stages in product(ROWS, KEYS, STAGES):
+        yield Tiles(q, kv, stages)
+
+
+def _backward_tiles_of(plan: Plan) -> Tiles:
+    assert isinstance(plan.backward, Backward)
+    return Tiles(plan.backward.tile_q, plan.backward.tile_kv, plan.backward.stages)
+
+
+def _backward_waste(plan: Plan, target: Target) -> str:
+    backward = plan.backward
+    assert isinstance(backward, Backward) and target.device is not None
+    if why := too_many(*registers_of(backward), most_scores(plan.code)):
+        return why
+    # Queries are read once for all of a block's keys.
+    most = most_keys(plan.variant, target.device, plan.code)
+    if 4 * backward.tile_kv <= most:
+        return f"{backward.tile_kv} keys a block are no more than a quarter of the {most} that fit"
+    return ""
+
+
+BACKWARD_SEARCH = Search(_backward_tiles, _backward_tiles_of, _backward_waste, "backward_tiles")
 SEARCH = Search(_tiles, _tiles_of, _waste)

@@ -16,8 +16,10 @@ from .grads import HEAD, exact_sums, param_grads, sums_of
 _SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, the widest swizzle
 _KEYS = 64  # of a warpgroup, by the instruction
 _GROUPS = 2
+ROWS = (32, 48, 64, 80, 96, 112, 128)  # of a tile: whole steps of the products that add to dK and dV
 _PLANNED = 8
 _FINDERS = 2  # warps of a block that finds tiles: kFinders of params.h
+_BESIDE, _BESIDE_EACH = 32, 20  # registers of a thread beside its sums and pairs; where a score, or dropout, is
 _FEEDER = 24  # registers of a thread that feeds: what two warpgroups have no use for
 
 
@@ -96,6 +98,9 @@ def choose_backward(
     fewer = (variant.score is not None) + variant.dropout + grads.across_lanes
     rows = 64 if max(head, value) > 1 else 112 - 16 * fewer
     why["tile_q"] = f"{rows} rows are what registers hold beside sums of dK and dV"
+    wanted = variant.backward_tiles
+    if wanted.q is not None:
+        rows, why["tile_q"] = wanted.q, wanted.why("q", "backward_tiles")
     key_groups = 1 if wide else _GROUPS
     keys = key_groups * _KEYS
     why["tile_kv"] = (
@@ -126,12 +131,16 @@ def choose_backward(
         return tiles + pairs + dq_sums + of_params + small
 
     room = target.device.shared_per_block
-    query_stages, gradient_stages = next(
-        (stages for stages in ((2, 2), (2, 1), (1, 1)) if taken(*stages) <= room), (1, 1)
-    )
+    # One turn of the narrow kernels is of Q, dO and dS.
+    stages = [(2, 2), (2, 1), (1, 1)] if wide else [(2, 2)]
+    if wanted.stages is not None:
+        stages = [each for each in stages if each[0] == wanted.stages]
+    query_stages, gradient_stages = next((each for each in stages if taken(*each) <= room), stages[-1])
     two = "two: one is read while the other comes"
     why["query_stages"] = two if query_stages > 1 else "there is no room for two"
     why["gradient_stages"] = two if gradient_stages > 1 else "there is no room for two"
+    if wanted.stages is not None:
+        why["query_stages"] = wanted.why("stages", "backward_tiles")
     why["shared_bytes"] = (
         f"{keys} rows of K and V, {query_stages} × {rows} of Q, {gradient_stages} × {rows} of dO, 2 × {rows} of dS, "
         f"{'weights, ' if wide else ''}dQ, {'scores, ' if keeps_scores else ''}{'sums, ' if head_sums else ''}barriers "
@@ -171,6 +180,16 @@ def choose_backward(
         optimize="-O3",
     )
     return chosen, why
+
+
+def registers_needed(variant: Variant, backward: Backward) -> int:
+    """Of a thread that multiplies, by what ptxas was seen to need at 112 rows of D 64 and 64 of D 128: sums; scores and
+    dO · v, or what comes from the other warpgroup; what they are packed into; and the rest."""
+    pairs = backward.tile_q + backward.tile_q // 4
+    if backward.wide:
+        return max(variant.head_dim, variant.value_dim) // 2 + pairs + _BESIDE
+    spare = _BESIDE + _BESIDE_EACH * ((variant.score is not None) + variant.dropout)
+    return (variant.head_dim + variant.value_dim) // 2 + pairs + spare
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ...errors import Problem
 from ...runtime.variant import Variant
 from ...target import Target
+from .backward import ROWS
 from .forward import Forward, registers_at_entry
 
 _MOST_DROPPED = 128  # columns: beyond, two warpgroups share the work of a tile in another way
@@ -23,6 +24,25 @@ def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
             f"{variant.name}: gradients with dropout are not built for {target.name} beyond head_dim and value_dim "
             f"{_MOST_DROPPED}",
             hint="write `backward: false`, or leave dropout out",
+        )
+    wanted, wide = variant.backward_tiles, max(variant.head_dim, variant.value_dim) > 128
+    if wanted.q is not None and wanted.q not in ROWS:
+        known = ", ".join(map(str, ROWS))
+        yield Problem(f"{variant.name}: backward_tiles.q {wanted.q} is not built", hint=f"there are {known}")
+    if wanted.q is not None and wanted.q < 64 and variant.head_dim <= 64:
+        yield Problem(
+            f"{variant.name}: backward_tiles.q {wanted.q} is less than two warpgroups share", hint="write 64 or more"
+        )
+    keys = 64 if wide else 128
+    if wanted.kv not in (None, keys):
+        yield Problem(
+            f"{variant.name}: backward_tiles.kv {wanted.kv} is not built beside these head dims",
+            hint=f"write {keys}, or leave it out",
+        )
+    if wanted.stages not in (None, 2, *(1,) * wide):
+        yield Problem(
+            f"{variant.name}: backward_tiles.stages {wanted.stages} is not built beside these head dims",
+            hint="write 1 or 2" if wide else "write 2, or leave it out",
         )
     if variant.head_dim <= 64 and variant.value_dim > 128:
         yield Problem(

@@ -9,7 +9,7 @@ from ...expr import CUDA_SCALAR, emit
 from ...runtime.variant import Variant
 from ...target import Target
 from ..mma.refuse import too_large
-from ..mma.schedule import KERNEL_FLAGS, no_bytes
+from ..mma.schedule import KERNEL_FLAGS, no_bytes, row_bytes
 from ..model import Plan
 from ..pieces import body
 from ..schedule import Schedule, StoredTiles
@@ -17,7 +17,7 @@ from .backward import Backward, choose_backward
 from .forward import Forward, choose_forward
 from .names import direction_names, shared_names
 from .refuse import problems, too_wide
-from .search import SEARCH
+from .search import BACKWARD_SEARCH, SEARCH
 
 
 def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
@@ -35,6 +35,8 @@ def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     backward = None
     if variant.backward:
         backward, reasons = choose_backward(variant, target, code, by_head)
+        if found := list(too_large(variant, target, backward.shared_bytes, "backward_tiles")):
+            raise PlanError(found)
         why |= {f"backward.{key}": reason for key, reason in reasons.items()}
         why["backward"] = "the spec asks for it"
     else:
@@ -69,8 +71,9 @@ WGMMA = Schedule(
     shared_names=shared_names,
     direction_names=direction_names,
     key_bytes=no_bytes,
-    row_bytes=no_bytes,
+    row_bytes=row_bytes,
     suffix=".cu",
     search=SEARCH,
+    backward_search=BACKWARD_SEARCH,
     stored_tiles=stored_tiles,
 )

@@ -9,6 +9,8 @@ from ...runtime.variant import Tiles
 from ...target import Target
 from ..model import Plan
 from ..schedule import Search
+from .backward import ROWS, Backward
+from .backward import registers_needed as backward_registers_needed
 from .forward import Forward, fitting_keys, reads_of, registers_needed
 
 
@@ -37,4 +39,25 @@ def _waste(plan: Plan, target: Target) -> str:
     return ""
 
 
+def _backward_tiles() -> Iterator[Tiles]:
+    for q, stages in product(ROWS, (1, 2)):
+        yield Tiles(q, None, stages)
+
+
+def _backward_tiles_of(plan: Plan) -> Tiles:
+    assert isinstance(plan.backward, Backward)
+    return Tiles(plan.backward.tile_q, None, plan.backward.query_stages)
+
+
+def _backward_waste(plan: Plan, target: Target) -> str:
+    del target
+    backward = plan.backward
+    assert isinstance(backward, Backward)
+    needed = backward_registers_needed(plan.variant, backward)
+    if needed > backward.registers:
+        return f"a thread that multiplies needs {needed} registers and has {backward.registers}: it would spill"
+    return ""
+
+
+BACKWARD_SEARCH = Search(_backward_tiles, _backward_tiles_of, _backward_waste, "backward_tiles")
 SEARCH = Search(_tiles, _tiles_of, _waste)
