@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -169,6 +172,32 @@ def test_a_loop_without_end_is_given_up() -> None:
     with pytest.raises(emulate.Fault) as caught:
         emulate.launch(spin, "k", 1, 1, [torch.zeros(1)], seconds=0.2)
     assert caught.value.kind == "endless"
+
+
+def test_what_waits_for_the_processor_is_not_given_up() -> None:
+    """A busy machine makes no kernel endless: the process is stopped for longer than its launch may take."""
+    count = (
+        f"{KERNEL}mov.b32 %r1, 0;\nagain: add.u32 %r1, %r1, 1;\nsetp.lt.u32 %q, %r1, {1 << 29};\n@%q bra again;\n"
+        "ret;\n}\n"
+    )
+
+    def launch() -> None:
+        emulate.launch(count, "k", 1, 1, [torch.zeros(1)], seconds=3.0)
+
+    launch()  # compiled
+    child = os.fork()
+    if child == 0:
+        try:
+            launch()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    time.sleep(0.05)
+    os.kill(child, signal.SIGSTOP)
+    assert os.waitpid(child, os.WUNTRACED)[1] == 0x137F, "it was at an end before it was stopped"
+    time.sleep(3.2)
+    os.kill(child, signal.SIGCONT)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 # Instructions that sm_90a has and sm_80 has not, and the target that they need.

@@ -99,7 +99,7 @@ extern "C" __attribute__((visibility("default"))) char* fagen_launch(const Launc
   m.checks = a->checks != 0;
   m.random.seed(a->seed);
   m.seconds = a->seconds;
-  m.start = std::chrono::steady_clock::now();
+  m.start = processor_seconds();
   m.visits.assign(m.kernel->block_count + 1, 0);
   if (a->conflicts != nullptr) m.conflicts.assign(static_cast<size_t>(m.program->instruction_count) + 1, 0);
   const u64 grain = static_cast<u64>(a->program->store_bytes_global);

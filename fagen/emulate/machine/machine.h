@@ -1,7 +1,6 @@
 // The machine: blocks of threads, their memory, and what orders their accesses. Not seen by programs.
 #pragma once
 #include <array>
-#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
@@ -274,8 +273,8 @@ struct Machine {
   u64 progress = 0;    // counts what may let somebody go on
   u64 ticks = 0;
   u64 barriers_met = 0, collectives_met = 0, switches = 0;
-  double seconds = 0;  // after which it gives up; 0: never
-  std::chrono::steady_clock::time_point start;
+  double seconds = 0;  // of the processor's, after which it gives up; 0: never
+  double start = 0;
 
   bool flip() { return random() & 1; }
 };
@@ -286,6 +285,7 @@ struct Machine {
 Where place_of(const Machine&, const Thread&);
 
 // ---- machine.cpp
+double processor_seconds();  // that this thread has had: another program may have the processor meanwhile
 void run_grid(Machine&);
 void tired(Thread&);  // it has run long without giving way
 
