@@ -26,6 +26,8 @@ variants:
   - {name: wide, head_dim: 136, value_dim: 40, dtype: f16, mask: "causal and q - kv < 90 and q != 70", layout: bhsd}
   - {name: scored, head_dim: 72, value_dim: 64, align: top_left, mask: causal,
      score: "30 * tanh((s - slope[h] * (q - kv)) / 30)"}
+  - {name: sloped, head_dim: 64, mask: causal, score: "s - slope[h] * (q - kv)"}
+  - {name: sloped_wide, head_dim: 136, value_dim: 40, score: "s - slope[h] * (q - kv)"}
 """
 
 
@@ -107,10 +109,13 @@ def test_scales_of_nothing_and_less(scale: float, hopper: ModuleType) -> None:
         close(got, {name: x for name, x in want.items() if scale != 0.0 or name in ("v", "sink")})
 
 
-def test_what_rounding_lse_leaves_out_is_made_up_for(hopper: ModuleType) -> None:
+@pytest.mark.parametrize("name", ["narrow", "sloped", "sloped_wide"])
+def test_what_rounding_lse_leaves_out_is_made_up_for(name: str, hopper: ModuleType) -> None:
     """Scores around 2^20 of some rows, exact in float32, whose lse is one to a sixteenth: weights would be wrong by a
     few percent."""
-    call = Call(hopper, "narrow", 130, 130)
+    call = Call(hopper, name, 130, 130)
+    call.params = {name: torch.tensor([0.5, 1.0]) for name in call.params}
+    call.scale = 0.125
     for name in ("q", "k"):
         call.inputs[name] = call.inputs[name].round()
     call.inputs["q"][:, ::3, :, 0] = 4096.0

@@ -273,16 +273,36 @@ __device__ __forceinline__ TileWord<kKeyGroups>* tiles_of(const BackwardParams& 
   return work.tiles + (static_cast<int64_t>(block.b) * key_tiles(p) + block.j / kTileKv) * tile_words(p);
 }
 
-// Scores of a tile start at 0 where -lse / scale may be no float32, and where rounding lse to float32 counts, being in every
-// weight of a row: from 2^10 on it is more than 2^-14 of them.
+// Whether rounding lse to float32 counts, which is in every weight of a row: from 2^10 on it is more than 2^-14 of them.
 __device__ __forceinline__ bool is_coarse(float lse) { return fabsf(lse) >= 0x1p10f && fabsf(lse) < kInfinity; }
+// Scores of a tile start at 0 where -lse / scale may be no float32, and where that counts.
 __device__ __forceinline__ bool is_late(const BackwardParams& p, float lse) {
   return fabsf(p.scale) < 0x1p-60f || is_coarse(lse);
 }
 
-// What rounding left out of a row's exponents, which get `late`: by the sum of its weights, which is to be 1. No more than
-// rounding can have moved it: one that other keys have a part in is not of these alone. By a warp.
-__device__ __noinline__ float gap_of_row(const BackwardParams& p, const Block& at, float late) {
+// A pair's exponent, but for what rounding lse left out of it. By a warp.
+struct Exponent {
+  bool admitted;
+  float x, slope;  // the slope of what the score becomes
+};
+__device__ __noinline__ Exponent exponent_of(const BackwardParams& p, const Block& at) {
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const float lse = p.lse[(at.b * p.shape.heads + at.h) * p.shape.q_len + at.i];
+  const int32_t i = at.i;
+  const int32_t q = i + kv_len - q_len;
+  const int32_t j = at.j;
+  const int32_t kv = j;
+  const float s = p.scale * product_of_rows<Element, kHeadDim>(RowsOf<Element::Type>::of(p.q, at.b, at.h), at.i,
+                                                               RowsOf<Element::Type>::of(p.k, at.b, at.h / heads_of_group(p)), at.j);
+  if (!((kv <= q) && j < kv_len) || lse == -kInfinity) return {};
+  return {true, __fsub_rn(s, lse) * kLog2e, 1.0f};
+}
+
+// What rounding left out of a row's exponents: by the sum of its weights, which is to be 1. No more than rounding can have
+// moved it: one that other keys have a part in is not of these alone. By a warp.
+__device__ __noinline__ float gap_of_row(const BackwardParams& p, const Block& at, float lse) {
+  const float late = -lse * kLog2e;
   const auto q = RowsOf<Element::Type>::of(p.q, at.b, at.h), k = RowsOf<Element::Type>::of(p.k, at.b, at.h / heads_of_group(p));
   float sum = ptx::ex2(fmaf(p.sink[at.h], kLog2e, late));
 #pragma unroll 1
@@ -320,25 +340,15 @@ struct Pair {
   float weight, slope;
 };
 __device__ __noinline__ Pair pair_of(const BackwardParams& p, const Block& at) {
-  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
-  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
-  const int64_t first = (at.b * p.shape.heads + at.h) * p.shape.q_len;
-  const float lse = p.lse[first + at.i];
-  const int32_t i = at.i;
-  const int32_t q = i + kv_len - q_len;
-  const int32_t j = at.j;
-  const int32_t kv = j;
-  const int32_t key_head = at.h / heads_of_group(p);
-  const float s = p.scale * product_of_rows<Element, kHeadDim>(RowsOf<Element::Type>::of(p.q, at.b, at.h), at.i,
-                                                               RowsOf<Element::Type>::of(p.k, at.b, key_head), at.j);
-  if (!((kv <= q) && j < kv_len) || lse == -kInfinity) return {};
+  const Exponent exponent = exponent_of(p, at);
+  if (!exponent.admitted) return {};
   const float product = product_of_rows<Element, kValueDim>(RowsOf<Element::Type>::of(p.d_o, at.b, at.h), at.i,
-                                                            RowsOf<Element::Type>::of(p.v, at.b, key_head), at.j);
+                                                            RowsOf<Element::Type>::of(p.v, at.b, at.h / heads_of_group(p)), at.j);
   const int64_t row = (at.b * p.shape.heads + at.h) * query_tiles(p) * kTileQ + place_of_row(at.i);
-  const float weight = ptx::ex2(__fsub_rn(s, lse) * kLog2e);
+  const float weight = ptx::ex2(exponent.x + Work(p).gaps[row]);
   const bool kept = keeps_pair(p.dropout, at.b * p.shape.heads + at.h, at.i, at.j);
   const float slope = ((kept ? product : 0.0f) + Work(p).deltas[row]) * p.dropout.factor;
-  return {true, kept ? weight : 0.0f, weight * slope};
+  return {true, kept ? weight : 0.0f, weight * exponent.slope * slope};
 }
 
 // A lane's columns of a row.
@@ -803,7 +813,7 @@ extern "C" __global__ void __launch_bounds__(256)
   for (int row = warp_id(); row < kTileQ && row < left; row += 8) {
     const float lse = p.lse[first + row];
     if (!is_coarse(lse)) continue;
-    const float gap = gap_of_row(p, {b, h, i + row, 1, 0}, -lse * kLog2e);
+    const float gap = gap_of_row(p, {b, h, i + row, 1, 0}, lse);
     if (lane_id() == 0) work.gaps[padded + place_of_row(row)] = gap;
   }
 }
@@ -869,10 +879,11 @@ extern "C" __global__ void __launch_bounds__(256) fagen_dropout_d64_h100_backwar
   for (int64_t b = 0; b < p.shape.batch; ++b)
 #pragma unroll 1
     for (int64_t i = threadIdx.x; i < p.shape.q_len; i += 256) {
-      const int64_t head = b * p.shape.heads + h;
+      const int64_t head = b * p.shape.heads + h, place = head * rows + place_of_row(i);
       const float lse = p.lse[head * p.shape.q_len + i];
-      const float weight = sink == lse ? 1.0f : ::expf(sink - lse);  // one of inf has all of it
-      if (lse != -kInfinity) sum = fmaf(weight, Work(p).deltas[head * rows + place_of_row(i)], sum);
+      const float apart = sink == lse ? 0.0f : sink - lse;  // one of inf has all of the weight
+      const float weight = ::exp2f(fmaf(apart, kLog2e, Work(p).gaps[place]));
+      if (lse != -kInfinity) sum = fmaf(weight, Work(p).deltas[place], sum);
     }
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);

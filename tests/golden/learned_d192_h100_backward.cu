@@ -91,7 +91,8 @@ __device__ __forceinline__ void weigh_whole(const BackwardParams& p, const Block
         const float s = score * p.scale;
         const float dense_at_b_h_i_j = dense_at.load(b, h, i, j);
         const bool admitted = lse != -kInfinity;
-        weight[row][c] = admitted ? ptx::ex2(__fsub_rn(s + gain_at_b_hk_q + dense_at_b_h_i_j, lse) * kLog2e) : kExcluded;
+        const float exponent = __fsub_rn(s + gain_at_b_hk_q + dense_at_b_h_i_j, lse) * kLog2e;
+        weight[row][c] = admitted ? ptx::ex2(exponent) : kExcluded;
         score = weight[row][c];
       }
     }
@@ -99,8 +100,9 @@ __device__ __forceinline__ void weigh_whole(const BackwardParams& p, const Block
     weights[2 * n + 1] = Element::pack(weight[1][0], weight[1][1]);
   }
 }
-__device__ __forceinline__ void weigh_mixed(const BackwardParams& p, const Block& at, uint32_t numbers, Scores& scores,
-                                            uint32_t (&weights)[2 * kQueryTiles]) {
+// `gaps` are what exponents of a coarse tile are added, nullptr for others.
+__device__ __forceinline__ void weigh_mixed(const BackwardParams& p, const Block& at, uint32_t numbers, const float* gaps,
+                                            Scores& scores, uint32_t (&weights)[2 * kQueryTiles]) {
   const Array<const float, 3> gain_at(p.params[0]);
   const Array<const float, 4> dense_at(p.params[1]);
   const int32_t b = at.b;
@@ -113,6 +115,7 @@ __device__ __forceinline__ void weigh_mixed(const BackwardParams& p, const Block
 #pragma unroll
   for (int n = 0; n < kQueryTiles; ++n) {
     const float4 of = numbers_of_columns(numbers, n / 2);
+    const float2 gap = gaps == nullptr ? make_float2(0.0f, 0.0f) : *reinterpret_cast<const float2*>(gaps + n / 2 * 16 + n % 2 * 2);
     float weight[2][2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -127,7 +130,8 @@ __device__ __forceinline__ void weigh_mixed(const BackwardParams& p, const Block
         const float s = score * p.scale;
         const float dense_at_b_h_i_j = dense_at.load(b, h, i, j);
         const bool admitted = lse != -kInfinity && j < kv_len;
-        weight[row][c] = admitted ? ptx::ex2(__fsub_rn(s + gain_at_b_hk_q + dense_at_b_h_i_j, lse) * kLog2e) : kExcluded;
+        const float exponent = fmaf(__fsub_rn(s + gain_at_b_hk_q + dense_at_b_h_i_j, lse), kLog2e, c == 0 ? gap.x : gap.y);
+        weight[row][c] = admitted ? ptx::ex2(exponent) : kExcluded;
         score = weight[row][c];
       }
     }
@@ -270,11 +274,13 @@ struct Work {
   // Rows past the end have weights of 0.
   float *starts, *deltas;
   float* dq;  // zeros, then of each tile its parts, in the order in which threads hold them
+  float* gaps;  // what exponents of a coarse tile (see is_coarse) are added
 
   __device__ __forceinline__ explicit Work(const BackwardParams& p) {
     starts = static_cast<float*>(p.notes);
     deltas = starts + p.shape.batch * p.shape.heads * query_tiles(p) * kTileQ;
     dq = p.dq_sums;
+    gaps = deltas + (deltas - starts);
   }
 };
 
@@ -285,6 +291,60 @@ __device__ __forceinline__ uint32_t whole_groups(const BackwardParams& p, const 
   for (int group = 0; group < kKeyGroups; ++group)
     whole |= static_cast<uint32_t>(block.j + kGroupKeys * (group + 1) <= p.shape.kv_len) << group;
   return whole;
+}
+
+// Whether rounding lse to float32 counts, which is in every weight of a row: from 2^10 on it is more than 2^-14 of them.
+__device__ __forceinline__ bool is_coarse(float lse) { return fabsf(lse) >= 0x1p10f && fabsf(lse) < kInfinity; }
+// Where that counts exponents have what it left out added.
+__device__ __forceinline__ bool is_late(const BackwardParams&, float lse) { return is_coarse(lse); }
+
+// Whether a tile, whose lse are in shared memory, has such a row. By a warp.
+__device__ __forceinline__ bool is_coarse_tile(uint32_t lse) {
+  bool found = false;
+#pragma unroll
+  for (int row = 0; row < kTileQ; row += 32)
+    if (const int own = row + lane_id(); own < kTileQ) found |= is_coarse(__uint_as_float(ptx::ld_shared_4(lse + 4 * own)));
+  return __any_sync(~0u, found);
+}
+// A lane's, of the tile with that number.
+__device__ __forceinline__ const float* gaps_of(const BackwardParams& p, int32_t tile) {
+  return Work(p).gaps + int64_t{tile} * kTileQ + 4 * (lane_id() % 4);
+}
+
+// A pair's exponent, but for what rounding lse left out of it. By a warp.
+struct Exponent {
+  bool admitted;
+  float x, slope;  // the slope of what the score becomes
+};
+__device__ __noinline__ Exponent exponent_of(const BackwardParams& p, const Block& at) {
+  const Array<const float, 3> gain_at(p.params[0]);
+  const Array<const float, 4> dense_at(p.params[1]);
+  const int32_t b = at.b;
+  const int32_t h = at.h;
+  const int32_t hk = static_cast<int32_t>(at.h / (p.shape.heads / p.shape.kv_heads));
+  const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
+  const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
+  const float lse = p.lse[(at.b * p.shape.heads + at.h) * p.shape.q_len + at.i];
+  const int32_t i = at.i;
+  const int32_t q = i + kv_len - q_len;
+  const float gain_at_b_hk_q = gain_at.load(b, hk, q);
+  const int32_t j = at.j;
+  const float s = p.scale * product_of_rows<Element, kHeadDim>(RowsOf<Element::Type>::of(p.q, at.b, at.h), at.i,
+                                                               RowsOf<Element::Type>::of(p.k, at.b, at.h / heads_of_group(p)), at.j);
+  const float dense_at_b_h_i_j = dense_at.load(b, h, i, j);
+  if (!(j < kv_len) || lse == -kInfinity) return {};
+  return {true, __fsub_rn(s + gain_at_b_hk_q + dense_at_b_h_i_j, lse) * kLog2e, 1.0f};
+}
+
+// What rounding left out of a row's exponents: by the sum of its weights, which is to be 1. No more than rounding can have
+// moved it: one that other keys have a part in is not of these alone. By a warp.
+__device__ __noinline__ float gap_of_row(const BackwardParams& p, const Block& at, float lse) {
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int32_t j = 0; j < p.shape.kv_len; ++j)
+    if (const Exponent exponent = exponent_of(p, {at.b, at.h, at.i, 1, j}); exponent.admitted) sum += ptx::ex2(exponent.x);
+  const float gap = -log2f(sum);
+  return fabsf(gap) <= 0x1p-21f * fabsf(lse) ? gap : 0.0f;
 }
 
 // A warp that says which tiles of queries are needed, in which order, a few ahead of the copies.
@@ -583,10 +643,11 @@ class ValueMultiplier : WideMultiplier {
       const Note next = peek();  // while products are under way
       ptx::wait_for_products<0>();
       ptx::settle(s[0]);
-      if ((now.flags & 1) != 0) {
+      const bool coarse = is_coarse_tile(shared_.starts(stage));
+      if ((now.flags & 1) != 0 && !coarse) {
         weigh_whole(p_, pairs_of(now), shared_.starts(stage), s, weights);
       } else {
-        weigh_mixed(p_, pairs_of(now), shared_.starts(stage), s, weights);
+        weigh_mixed(p_, pairs_of(now), shared_.starts(stage), coarse ? gaps_of(p_, now.tile) : nullptr, s, weights);
       }
       ptx::sync_named<Named::kOfBoth>(Named::weights_empty());
       store_sums(shared_.weights(), s[0]);
@@ -726,6 +787,8 @@ extern "C" __global__ void __launch_bounds__(256)
   const int32_t i = tile % tiles * kTileQ, left = static_cast<int32_t>(p.shape.q_len) - i;
   const auto o = RowsOf<Element::Type>::of(p.o, b, h), d_o = RowsOf<Element::Type>::of(p.d_o, b, h);
   const int64_t first = head * p.shape.q_len + i, padded = int64_t{tile} * kTileQ;
+  const int own = static_cast<int>(threadIdx.x);
+  const bool late = ptx::sync_block_or(own < kTileQ && own < left && is_late(p, p.lse[first + own]));
 #pragma unroll 1
   for (int row = static_cast<int>(threadIdx.x) / kLanes; row < kTileQ; row += kRows) {
     const bool real = row < left;
@@ -734,7 +797,17 @@ extern "C" __global__ void __launch_bounds__(256)
     if (lane_id() % kLanes != 0) continue;
     const float lse = real ? p.lse[first + row] : -kInfinity, d_lse = real && p.d_lse != nullptr ? p.d_lse[first + row] : 0.0f;
     work.starts[padded + place_of_row(row)] = lse;
+    work.gaps[padded + place_of_row(row)] = 0.0f;
     work.deltas[padded + place_of_row(row)] = real ? d_lse - product : 0.0f;
+  }
+  if (!late) return;
+  ptx::sync_block();
+#pragma unroll 1
+  for (int row = warp_id(); row < kTileQ && row < left; row += 8) {
+    const float lse = p.lse[first + row];
+    if (!is_coarse(lse)) continue;
+    const float gap = gap_of_row(p, {b, h, i + row, 1, 0}, lse);
+    if (lane_id() == 0) work.gaps[padded + place_of_row(row)] = gap;
   }
 }
 

@@ -168,7 +168,7 @@ def choose_backward(
         registers=registers,
         feeder_registers=feeder,
         shared_bytes=taken(query_stages, gradient_stages),
-        note_bytes=(4 if variant.score is None else 2) * 4,
+        note_bytes=(4 if variant.score is None else 3) * 4,
         sum_bytes=head * _SLAB * 4,
         turns=contains,
         sink=variant.sink,
