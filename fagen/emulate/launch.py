@@ -129,7 +129,8 @@ def launch(
     where the kernel does not say it itself. Warps and lanes take turns in an order drawn from
     ``seed``; asynchronous copies land as early or as late as they may, or at random (``completions``). Without
     ``checks`` accesses that nothing orders are not looked for. A kernel that takes more than ``seconds`` of the
-    processor's time is given up as one that never ends (0: never). Conflicts of banks are counted if ``banks`` says so; it takes time.
+    processor's time is given up as one that never ends (0: never). Conflicts of banks are counted if ``banks`` says so;
+    it takes time.
 
     Raises :class:`Fault` at the first mistake of the kernel's, :class:`EmulationError` for what cannot be run.
     """
