@@ -40,7 +40,8 @@ from ..outcomes import CRASHED, HUNG, NOT_CPP, OTHER_TILES, SAME_CODE, SURVIVED,
 from ..workers import serve
 from .subjects import SUBJECTS, Called, Subject
 
-_WAITING = 240.0  # seconds: a survivor takes some ten, whoever else has the processor
+_PROCESSOR = 240  # seconds of its time: a survivor takes some ten
+_WAITING = 3600.0  # seconds, whoever else has the processor
 _BYTES = 6 << 30  # that a mutant may take more than there was
 _TOLD = bool(os.environ.get("FAGEN_MUTATION_TIMES"))  # how long each step takes, on stderr
 
@@ -123,7 +124,8 @@ def _in_child(subject: Subject, ptx: str) -> str:
         os.close(receive)
         try:
             most = _address_space() + _BYTES
-            for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, most)):
+            limits = (resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, most), (resource.RLIMIT_CPU, _PROCESSOR)
+            for limit, value in limits:
                 resource.setrlimit(limit, (value, value))
             outcome, tiles = _verdict(subject, ptx)
             os.write(send, json.dumps({"outcome": outcome[:1000], "tiles": tiles}).encode())
@@ -133,10 +135,14 @@ def _in_child(subject: Subject, ptx: str) -> str:
     ready, _, _ = select.select([receive], [], [], _WAITING)
     said = os.read(receive, 1 << 15) if ready else b""
     os.close(receive)
+    if not said and ready:  # it is at its end: by its own doing, or by the limit of its time
+        _, status = os.waitpid(child, 0)
+        out_of_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
+        return HUNG if out_of_time else CRASHED
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     if not said:
-        return CRASHED if ready else HUNG
+        return HUNG
     answer = json.loads(said)
     if answer["outcome"] != SURVIVED:
         return str(answer["outcome"])
