@@ -48,8 +48,20 @@ REFUSED = {
     "group": "4",
     "nonfinite": "fast",
 }
-# Of the build, or of the spec itself: nothing that a call could tell. Each has tests of its own.
-OF_THE_SPEC = {"name", "matrix", "later", "isa", "backward", "const", "define", "nonfinite", "lengths", "normalize"}
+# Of the build, of the spec itself or of kernels for cards: nothing that a call could tell here. Each has tests of its own.
+OF_THE_SPEC = {
+    "backward_tiles",
+    "name",
+    "matrix",
+    "later",
+    "isa",
+    "backward",
+    "const",
+    "define",
+    "nonfinite",
+    "lengths",
+    "normalize",
+}
 
 PATHS = ("prefill", "decode", "cross", "grouped", "out", "backward", "attention", "compiled", "no_grad")
 
