@@ -55,12 +55,13 @@ class Dispatcher:
     ) -> Any:
         # A call that is like one before, of q, k and v alone, takes less time to be known than to be looked through.
         usual: tuple[Any, ...] | None = None
+        deterministic = torch.are_deterministic_algorithms_enabled()
         dropout = bool(dropout_p) or rng_state is not None
         if not params and sink is None and not dropout and _are_usual(q, k, v) and not torch.compiler.is_compiling():
             backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
             emulated = self._module.emulator is not None
             usual = (mask, score, scale is None, align, layout, fallback, q.dtype, q.device.type, emulated, backward)
-            usual = (*usual, q.shape[3], v.shape[3])
+            usual = (*usual, q.shape[3], v.shape[3], deterministic)
             if (known := self._usual.get(usual)) is not None:
                 return known._run(q, k, v, (), scale, return_lse, out)
         if fallback not in (None, "reference"):
@@ -87,6 +88,8 @@ class Dispatcher:
         found = [name for name, head_dim, value_dim in self.choose(*key) if (head_dim, value_dim) == dims]
         # A call that drops nothing is for a variant without dropout, if there is one.
         names = [name for name in found if drops or not self._module.variant(name).dropout] or found
+        # One that gives the same bits each time is for who asks PyTorch for that, if there is another.
+        names = [name for name in names if self._module.variant(name).deterministic == deterministic] or names
         if not names:
             request = self._request(*dims, *key)
             if fallback is None:

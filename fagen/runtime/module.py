@@ -127,7 +127,8 @@ class Module:
         sets another scale is found only by a call that passes ``scale``, which any variant takes. ``align`` says which
         position query row i has: i + Skv - Sq ("bottom_right") or i ("top_left"); variants whose expressions read q
         must have the same. ``dropout_p`` and ``rng_state`` are for variants with dropout, of which none is needed where
-        no weights are dropped. ``layout`` ("bshd" or "bhsd") is needed only where variants differ in nothing else.
+        no weights are dropped. ``layout`` ("bshd" or "bhsd") is needed only where variants differ in nothing else. Of
+        two of which one is `deterministic`, that is called while torch.use_deterministic_algorithms asks for such.
 
         No variant, or more than one, is a ``ValueError`` that says what to add or pass; ``fallback="reference"``
         computes the formula in plain torch instead, and warns once. The fallback takes ``layout`` for granted only

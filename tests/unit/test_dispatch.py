@@ -61,6 +61,19 @@ def test_of_two_that_differ_in_scale_the_default_one_is_meant() -> None:
         module.attention(*draw(), scale=1.0)
 
 
+def test_of_two_the_one_that_is_deterministic_is_for_those_who_ask_torch_for_that() -> None:
+    module = Module(variant("quick"), variant("steady", deterministic=True))
+    assert module.attention(*draw()) == ("quick", None)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert module.attention(*draw(), again=True) == ("steady", None)
+        assert Module(variant("quick")).attention(*draw()) == ("quick", None)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert module.attention(*draw(), again=True) == ("quick", None)
+    assert Module(variant("steady", deterministic=True)).attention(*draw()) == ("steady", None)
+
+
 @pytest.mark.parametrize("scale", [0.25, 0.25 * (1 + 1e-9)])
 def test_the_default_scale_written_out_is_the_default(scale: float) -> None:
     assert Module(variant("quarter", scale=scale)).attention(*draw()) == ("quarter", None)
