@@ -48,7 +48,7 @@ REFUSED = {
     "group": "4",
     "nonfinite": "fast",
 }
-# Of the build, of the spec itself or of kernels for cards: nothing that a call could tell here. Each has tests of its own.
+# Of the build, of the spec itself or of kernels for cards: nothing that a call here could tell. Each has its own tests.
 OF_THE_SPEC = {
     "backward_tiles",
     "name",
