@@ -30,6 +30,25 @@ variants:
   - {name: sloped_wide, head_dim: 136, value_dim: 40, score: "s - slope[h] * (q - kv)"}
 """
 
+FIXED = """
+fagen: 1
+name: hopper_ordered
+target: sm_90a
+defaults: {dtype: bf16, backward: true}
+variants:
+  - {name: ordered, head_dim: 64, deterministic: true, mask: causal}
+  - {name: late, head_dim: 64, dtype: f16, deterministic: true}
+  - {name: free, head_dim: 64, dtype: f16}
+  - {name: ordered_plain, head_dim: 128, deterministic: true, sink: true}
+  - {name: ordered_wide, head_dim: 136, value_dim: 40, deterministic: true, dtype: f16, layout: bhsd,
+     mask: "causal and q - kv < 90 and q != 70"}
+"""
+
+
+@pytest.fixture(scope="module")
+def ordered(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
+    yield from built(FIXED, tmp_path_factory.mktemp("hopper_ordered"))
+
 
 @pytest.fixture(scope="module")
 def hopper(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
@@ -164,3 +183,35 @@ def test_a_score(hopper: ModuleType) -> None:
     call = Call(hopper, "scored", 140, 200)
     want = call.want()
     close(call.got(), want)
+
+
+@pytest.mark.parametrize(
+    ("name", "q_len", "kv_len", "batch"),
+    [("ordered", 230, 330, 2), ("ordered", 150, 290, 1), ("ordered_plain", 130, 400, 1), ("ordered_wide", 230, 230, 1)],
+)
+def test_deterministic_gradients_are_the_same_bits_in_any_order(
+    name: str, q_len: int, kv_len: int, batch: int, ordered: ModuleType
+) -> None:
+    """Of heads that share keys, and of blocks of keys that see no row of some tiles."""
+    call = Call(ordered, name, q_len, kv_len, batch=batch)
+    want = call.want()
+    found = [call.got(how, seed) for seed, how in enumerate(("earliest", "latest", "random", "random"))]
+    close(found[0], want)
+    assert not [each for each in want for got in found[1:] if not torch.equal(found[0][each], got[each])]
+
+
+def dqs(module: ModuleType, name: str) -> list[Tensor]:
+    """dQ of several orders. What five blocks of keys add nearly cancels, so that its last bits show: a row's dS add up
+    to 0, and what keys differ in is small beside what they have in common."""
+    call = Call(module, name, 224, 640)
+    call.inputs["k"] += 8.0
+    call.d_lse.zero_()
+    call.want()
+    return [call.got("random" if seed else "latest", seed)["q"] for seed in range(4)]
+
+
+def test_bits_of_sums_are_of_the_order_that_blocks_add_in(ordered: ModuleType) -> None:
+    first, *others = dqs(ordered, "free")
+    assert any(not torch.equal(first, got) for got in others)
+    first, *others = dqs(ordered, "late")
+    assert all(torch.equal(first, got) for got in others)

@@ -163,6 +163,17 @@ def test_kernels_are_those_that_a_variant_needs() -> None:
     assert context(made, "backward")["rounded"] == ()
 
 
+def test_blocks_take_turns_if_sums_must_not_depend_on_an_order() -> None:
+    for fields in ({"mask": CAUSAL}, {}, {"head_dim": 192, "value_dim": 192}):
+        made = plan(variant(deterministic=True, **fields), "sm_90a")
+        assert chosen(made).ordered and chosen(made).turns and "deterministic" in made.why["backward.ordered"]
+        assert ("mend" in chosen(made).kernels) == ("mask" in fields)
+        assert "turns.wait(place_of(tile))" in rendered(made) and "key_block(p, work)" in rendered(made)
+        free = plan(variant(**fields), "sm_90a")
+        assert not chosen(free).ordered and chosen(free).turns == ("mask" in fields)
+        assert "turns.wait" not in rendered(free) and "key_block(p, work)" not in rendered(free)
+
+
 def test_kernels_without_params_are_as_they_were() -> None:
     text = rendered(plan(variant("50 * tanh(s / 50)", mask=CAUSAL), "sm_90a"))
     for name in ("pair_sums.h", "kExcluded", "sum_grads", "hide(lane)", "kScores"):

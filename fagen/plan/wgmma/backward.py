@@ -21,6 +21,7 @@ _PLANNED = 8
 _FINDERS = 2  # warps of a block that finds tiles: kFinders of params.h
 _BESIDE, _BESIDE_EACH = 32, 20  # registers of a thread beside its sums and pairs; where a score, or dropout, is
 _FEEDER = 24  # registers of a thread that feeds: what two warpgroups have no use for
+_ORDERED_FEEDER = 32  # where it waits for turns too: with 24, ptxas was seen to spill
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,10 @@ class Backward:
     queries of dQ of a tile. dK and dV leave by way of shared memory, ``staged_slabs`` of 64 columns of a warp's rows at
     a time. A thread that multiplies has ``registers``, one that feeds ``feeder_registers``.
 
-    For each query row of whole tiles there are ``note_bytes``, and ``sum_bytes`` of its dQ. Where rows of NaN must not
-    reach what the mask keeps from them, counters (``turns``) say which blocks are to be computed again, by another
-    kernel; another one yet is for the gradient of the ``sink``. A kernel that runs before stores ``word_bytes`` for 32
+    For each query row of whole tiles there are ``note_bytes``, and ``sum_bytes`` of its dQ. Counters (``turns``) say
+    which blocks have added to dQ, if they must do that one after the other (``ordered``), and, where rows of NaN must
+    not reach what the mask keeps from them, which blocks are to be computed again, by another kernel (``mends``);
+    another one yet is for the gradient of the ``sink``. A kernel that runs before stores ``word_bytes`` for 32
     tiles of queries of a block of keys, of each head or (not ``by_head``) once for all; 0 without a mask.
 
     ``sums`` says of each param with a gradient how it is summed, "atomic" or "exact"; ``keeps_scores`` whether a tile's
@@ -58,6 +60,8 @@ class Backward:
     note_bytes: int
     sum_bytes: int
     turns: bool
+    ordered: bool
+    mends: bool
     sink: bool
     word_bytes: int
     by_head: bool
@@ -69,7 +73,7 @@ class Backward:
     @property
     def kernels(self) -> Mapping[str, tuple[int, int]]:
         """Threads of a block of each kernel, and its shared memory."""
-        others = ("prepare", "finish", *("sink",) * self.sink, *("mend",) * self.turns)
+        others = ("prepare", "finish", *("sink",) * self.sink, *("mend",) * self.mends)
         found = {"find": (32 * _FINDERS, 0)} if self.word_bytes else {}
         if "exact" in self.sums.values():
             found["round"] = (self.threads, 0)
@@ -115,7 +119,7 @@ def choose_backward(
     )
     staged = max(slabs for slabs in (1, 2) if slabs * 16 * _SLAB * 2 <= dq_rows * 64)
     why["staged_slabs"] = "as many as there is room for where dQ was"
-    registers, feeder = registers_of(target.device, _GROUPS, _FEEDER)
+    registers, feeder = registers_of(target.device, _GROUPS, _ORDERED_FEEDER if variant.deterministic else _FEEDER)
     why["registers"] = f"what {_GROUPS} warpgroups can have each when the one that feeds them gives up its own"
     why["feeder_registers"] = "for what schedules tiles, has them copied and dQ added"
     planned = _PLANNED
@@ -150,7 +154,13 @@ def choose_backward(
     why["note_bytes"] = "where a row's scores start, its dO · v, and what is added where rounding lse counts"
     why["sum_bytes"] = "dQ in float32, in slabs of 64 columns"
     contains = variant.mask is not None and variant.nonfinite == "contain"
-    why["turns"] = "the mask keeps rows of NaN from others" if contains else "no row is kept from another"
+    why["mends"] = "the mask keeps rows of NaN from others" if contains else "no row is kept from another"
+    why["ordered"] = (
+        "`deterministic`: blocks of keys add to dQ in their order"
+        if variant.deterministic
+        else "blocks add to dQ as they come: without an order, none waits"
+    )
+    why["turns"] = "what `ordered` or `mends` asks for"
     why["sink"] = "there is one" if variant.sink else "there is none"
     why["word_bytes"] = "there is no mask" if variant.mask is None else "tiles are found before: 8 bytes for 64 keys"
     why["by_head"] = "the mask tells heads apart" if by_head else "once for all heads"
@@ -170,7 +180,9 @@ def choose_backward(
         shared_bytes=taken(query_stages, gradient_stages),
         note_bytes=(4 if variant.score is None else 3) * 4,
         sum_bytes=head * _SLAB * 4,
-        turns=contains,
+        turns=contains or variant.deterministic,
+        ordered=variant.deterministic,
+        mends=contains,
         sink=variant.sink,
         word_bytes=0 if variant.mask is None else 8 * key_groups,
         by_head=by_head,
@@ -287,6 +299,7 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         "headers": (
             *headers,
             *exclude,
+            *(("cuda/bulk_turns.h",) if backward.ordered else ()),
             *(("cuda/dropout.h",) if variant.dropout else ()),
             *(of_params if grads.reads else ()),
         ),
@@ -296,6 +309,12 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         "noted_delta": "(d_lse - product) / p.dropout.factor" if variant.dropout else "d_lse - product",
         "sink_sum": "sum * p.dropout.factor" if variant.dropout else "sum",
         "params": "BackwardParams",
+        "deterministic": backward.ordered,
+        "work_number": "work" if backward.ordered else "blockIdx.x",
+        "adder_parameter": "const KeyBlock& block" if backward.ordered else "",
+        "adder_argument": "block" if backward.ordered else "",
+        # Stored tiles are taken from the last to the first.
+        "place_of_tile": "tile.tile + query_tiles(p_) - 2 * (tile.i / kTileQ)" if masked else "tile.tile + 1",
         "tile_q": backward.tile_q,
         "wide": wide,
         "key_groups": backward.tile_kv // _KEYS,

@@ -17,8 +17,6 @@ def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
     """What backward cannot do."""
     if not variant.backward:
         return
-    if variant.deterministic:
-        yield Problem(f"{variant.name}: deterministic is not built for {target.name} yet", hint="leave it out")
     if variant.dropout and max(variant.head_dim, variant.value_dim) > _MOST_DROPPED:
         yield Problem(
             f"{variant.name}: gradients with dropout are not built for {target.name} beyond head_dim and value_dim "

@@ -77,7 +77,9 @@ struct BackwardParams {
   // Of cards. What [B, H] have of each query row, rows being padded to whole tiles, in the kernels' own order:
   void* notes;
   float* dq_sums;    // zero-filled
-  uint32_t* turns;   // of tiles of query rows of all heads, then of tiles of keys of all key heads, then one; zero-filled
+  // Of tiles of query rows of all heads, then of tiles of keys of all key heads, then one, then two of each tile of keys;
+  // zero-filled.
+  uint32_t* turns;
   uint64_t* exact[kMaxParams];  // sums of d_params, kExactWords an element; zero-filled, or nullptr: not wanted
   Dropout dropout;
 };

@@ -34,4 +34,7 @@ __device__ __forceinline__ void wait_for_bulk() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// What this thread knows of global memory counts for asynchronous copies that it starts, and the other way round.
+__device__ __forceinline__ void fence_proxy_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
 }  // namespace fagen::ptx
