@@ -339,8 +339,9 @@ __device__ __forceinline__ uint32_t* drawn(const BackwardParams& p) {
 // Of what a warpgroup has of dQ: blocks of a key head take turns, the first keys first. These have begun before: whoever
 // waits, waits for one that runs.
 __device__ __forceinline__ BulkTurns<kGroups> turns_of(const BackwardParams& p, const KeyBlock& block, int group) {
-  const int64_t keys = (block.b * p.shape.kv_heads + block.hk) * key_tiles(p) + block.j / kTileKv;
-  return {drawn(p) + 1 + keys * kGroups + group, block.j == 0};
+  const int32_t before = block.j / kTileKv;
+  const int64_t keys = (block.b * p.shape.kv_heads + block.hk) * key_tiles(p) + before;
+  return {drawn(p) + 1 + keys * kGroups + group, before};
 }
 
 // What follows is run where sums came out that are no finite numbers. Such numbers in a row may have met pairs that the mask
@@ -509,7 +510,7 @@ class Adder {
       : p_(p), shared_(shared), group_(group) {}
 
   __device__ __forceinline__ void run(const KeyBlock& block) {
-    const BulkTurns<kGroups> turns = turns_of(p_, block, group_);
+    BulkTurns<kGroups> turns = turns_of(p_, block, group_);
     // It grows from tile to tile in the order in which all blocks of a key head visit them.
     const auto place_of = [&](const Note& tile) { return static_cast<uint32_t>(tile.tile + query_tiles(p_) - 2 * (tile.i / kTileQ)); };
     ptx::arrive_named<Named::kOfDq>(Named::dq_empty(group_));
@@ -536,10 +537,7 @@ class Adder {
       __syncwarp();
     }
     if (lane_id() == 0) ptx::wait_for_bulk<0>();
-    if (lane_id() == 0) {  // of tiles that these keys have no part in, too
-      turns.wait(~0u);
-      turns.pass(~0u);
-    }
+    if (lane_id() == 0) turns.end();
   }
 
  private:
