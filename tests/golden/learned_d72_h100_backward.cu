@@ -76,7 +76,7 @@ __device__ __forceinline__ void weigh_whole(const BackwardParams& p, const Block
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
   int lane = lane_id();
-  ptx::hide(lane);  // as in sum_grads
+  ptx::hide(lane);  // what is computed from it is computed where it is used, not all before
 #pragma unroll
   for (int n = 0; n < kQueryTiles; ++n) {
     const float4 of = numbers_of_columns(numbers, n / 2);
@@ -122,7 +122,7 @@ __device__ __forceinline__ void weigh_mixed(const BackwardParams& p, const Block
   const int32_t q_len = static_cast<int32_t>(p.shape.q_len);
   const int32_t kv_len = static_cast<int32_t>(p.shape.kv_len);
   int lane = lane_id();
-  ptx::hide(lane);  // as in sum_grads
+  ptx::hide(lane);  // what is computed from it is computed where it is used, not all before
 #pragma unroll
   for (int n = 0; n < kQueryTiles; ++n) {
     const float4 of = numbers_of_columns(numbers, n / 2);

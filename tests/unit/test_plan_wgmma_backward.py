@@ -176,5 +176,5 @@ def test_blocks_take_turns_if_sums_must_not_depend_on_an_order() -> None:
 
 def test_kernels_without_params_are_as_they_were() -> None:
     text = rendered(plan(variant("50 * tanh(s / 50)", mask=CAUSAL), "sm_90a"))
-    for name in ("pair_sums.h", "kExcluded", "sum_grads", "hide(lane)", "kScores"):
+    for name in ("pair_sums.h", "kExcluded", "sum_grads", "kScores"):
         assert name not in text
