@@ -42,6 +42,7 @@ variants:
   - {name: ordered_plain, head_dim: 128, deterministic: true, sink: true}
   - {name: ordered_wide, head_dim: 136, value_dim: 40, deterministic: true, dtype: f16, layout: bhsd,
      mask: "causal and q - kv < 90 and q != 70"}
+  - {name: ordered_values, head_dim: 64, value_dim: 136, deterministic: true, sink: true, mask: causal}
 """
 
 
@@ -187,7 +188,13 @@ def test_a_score(hopper: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("name", "q_len", "kv_len", "batch"),
-    [("ordered", 230, 330, 2), ("ordered", 150, 290, 1), ("ordered_plain", 130, 400, 1), ("ordered_wide", 230, 230, 1)],
+    [
+        ("ordered", 230, 330, 2),
+        ("ordered", 150, 290, 1),
+        ("ordered_plain", 130, 400, 1),
+        ("ordered_wide", 230, 230, 1),
+        ("ordered_values", 150, 150, 1),
+    ],
 )
 def test_deterministic_gradients_are_the_same_bits_in_any_order(
     name: str, q_len: int, kv_len: int, batch: int, ordered: ModuleType

@@ -112,8 +112,6 @@ def test_tiles_fit_for_any_head_dim() -> None:
     assert device is not None
     score = "s * one * slope[h] + each[b, h] + line[b, h, q] + shared[b, hk, kv] + rel[h, q - kv] + bias[b, h, i, j]"
     for head_dim, value_dim in product((8, 40, 64, 72, 96, 128, 136, 192, 248, 256), (8, 72, 128, 192, 256)):
-        if head_dim <= 64 and value_dim > 128:
-            continue
         for dropout in (False, True):
             if dropout and max(head_dim, value_dim) > 128:
                 continue
@@ -172,6 +170,23 @@ def test_blocks_take_turns_if_sums_must_not_depend_on_an_order() -> None:
         free = plan(variant(**fields), "sm_90a")
         assert not chosen(free).ordered and chosen(free).turns == ("mask" in fields)
         assert "turns.wait" not in rendered(free) and "key_block(p, work)" not in rendered(free)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "value_dim", "rows", "keys", "slopes"),
+    [
+        (192, 192, 64, " + part * kTileKv * kSlabBytes", ""),
+        (64, 192, 32, "", " + part * kDqRows * kSlabBytes"),
+        (64, 64, 56, "", " + group_ * kDqRows * kSlabBytes"),
+    ],
+)
+def test_warpgroups_have_columns_of_dq_or_of_64_columns_rows(
+    head_dim: int, value_dim: int, rows: int, keys: str, slopes: str
+) -> None:
+    made = plan(variant(head_dim=head_dim, value_dim=value_dim), "sm_90a")
+    assert chosen(made).dq_rows == rows
+    assert f"ptx::columns_operand(shared_.keys(){keys}, kTileKv * kSlabBytes)" in rendered(made)
+    assert f"ptx::rows_operand(shared_.slopes(place){slopes})" in rendered(made)
 
 
 def test_kernels_without_params_are_as_they_were() -> None:

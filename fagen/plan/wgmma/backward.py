@@ -282,6 +282,7 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
     scored = variant.score is not None
     slabs, wide = backward.dq_rows == backward.tile_q, backward.wide
     head_slabs = -(-variant.head_dim // _SLAB)
+    part = "part" if wide else "group_"  # of dQ, as its maker calls it
     headers = ("cuda/array.h", "cuda/math.h") if code.declarations else ("cuda/math.h",)
     exclude = () if scored else ("cuda/exclude_unrolled.h" if short else "cuda/exclude.h",)
     grads, exact = param_grads(variant, code), exact_sums(variant, code)
@@ -325,9 +326,9 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         "dq_rows": backward.dq_rows,
         "dq_note": "64 columns of all its rows" if slabs else "half of its rows",
         "dq_parts": head_slabs if slabs else _GROUPS,
-        # Where in K a warpgroup's columns begin, and in dS its rows.
-        "dq_keys": " + group_ * kTileKv * kSlabBytes" if slabs else "",
-        "dq_slopes": "" if slabs else " + group_ * kDqRows * kSlabBytes",
+        # Where in K a part's columns begin, and in dS its rows: a warpgroup has every other part.
+        "dq_keys": f" + {part} * kTileKv * kSlabBytes" if slabs else "",
+        "dq_slopes": "" if slabs else f" + {part} * kDqRows * kSlabBytes",
         "dq_column": "64 * part + " if slabs else "",
         "dq_row": "" if slabs else "kDqRows * part + ",
         "staged_slabs": backward.staged_slabs,

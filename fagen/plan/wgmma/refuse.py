@@ -42,11 +42,6 @@ def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
             f"{variant.name}: backward_tiles.stages {wanted.stages} is not built beside these head dims",
             hint="write 1 or 2" if wide else "write 2, or leave it out",
         )
-    if variant.head_dim <= 64 and variant.value_dim > 128:
-        yield Problem(
-            f"{variant.name}: backward of head_dim {variant.head_dim} and value_dim {variant.value_dim} is not built",
-            hint="write `backward: false`",
-        )
 
 
 def problems(variant: Variant, target: Target) -> Iterator[Problem]:
