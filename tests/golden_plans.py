@@ -28,6 +28,7 @@ CARDS = {
     "relative_d64_h100": "sm_90a",
     "learned_d72_h100": "sm_90a",
     "learned_d192_h100": "sm_90a",
+    "dropout_v192_h100": "sm_90a",
     "ordered_d128_h100": "sm_90a",
 }
 

@@ -27,6 +27,20 @@ variants:
   - {{name: plain, dropout: false, tiles: {{q: 64, kv: 48}}}}
   - {{name: causal, mask: causal, sink: true}}
 """
+# Where two warpgroups share the work of a tile by what they sum: of keys that are wide, of values, and of both.
+WIDE = """
+fagen: 1
+name: dropping_wide
+target: sm_90a
+defaults: {dtype: f16, dropout: true}
+params:
+  slope: {dtype: f32, shape: [H], grad: true}
+variants:
+  - {name: keys, head_dim: 136, value_dim: 72, mask: causal, sink: true}
+  - {name: values, head_dim: 64, value_dim: 136}
+  - {name: tall, head_dim: 40, value_dim: 136, backward_tiles: {q: 80}, deterministic: true}
+  - {name: learned, head_dim: 136, value_dim: 136, score: "30 * tanh((s - slope[h] * (q - kv)) / 30)"}
+"""
 CASES = ("several-tiles", "drops-nothing", "drops-half", "drops-most", "drops-all", "inf-row", "nan-query")
 
 
@@ -39,21 +53,27 @@ def turing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     yield from of_target("sm_75", tmp_path_factory.mktemp("sm_75"))
 
 
-@pytest.mark.parametrize("name", ["full", "small"])
-def test_the_mask_is_the_definitions(turing: ModuleType, name: str) -> None:
+def masks_are_the_definitions(module: ModuleType, name: str) -> None:
     """Of q = k = 0 and one-hot values o is the mask, and of a one-hot gradient dv is its transpose."""
     state = torch.tensor([123, -(2**40)])
     S = 64
-    zeros = torch.zeros(1, 2 * S, 2, 64, dtype=torch.float16)
-    values = torch.eye(S, dtype=torch.float16)[None, :, None].expand(1, S, 2, S).contiguous().requires_grad_()
+    kernel = getattr(module, name)
+    zeros = torch.zeros(1, 2 * S, 2, kernel.variant.head_dim, dtype=torch.float16)
+    one_hot = torch.eye(S, kernel.variant.value_dim, dtype=torch.float16)
+    values = one_hot[None, :, None].repeat(1, 1, 2, 1).requires_grad_()
     kept = dropout_mask(0.5, state, batch=1, heads=2, q_len=2 * S, kv_len=S)
-    with driver.use(turing):
-        o = getattr(turing, name)(zeros, zeros[:, :S].clone(), values, dropout_p=0.5, rng_state=state)
-        assert torch.equal(o.transpose(1, 2).float(), kept * 2.0 / S)
+    with driver.use(module):
+        o = kernel(zeros, zeros[:, :S].clone(), values, dropout_p=0.5, rng_state=state)
+        assert torch.equal(o.transpose(1, 2)[..., :S].float(), kept * 2.0 / S)
         d_o = torch.zeros_like(o)
         d_o[:, :S] = values.detach()
         o.backward(d_o)
-    assert torch.equal(values.grad.transpose(1, 2).float(), kept[:, :, :S].mT * 2.0 / S)
+    assert torch.equal(values.grad.transpose(1, 2)[..., :S].float(), kept[:, :, :S].mT * 2.0 / S)
+
+
+@pytest.mark.parametrize("name", ["full", "small"])
+def test_the_mask_is_the_definitions(turing: ModuleType, name: str) -> None:
+    masks_are_the_definitions(turing, name)
 
 
 def test_nothing_dropped_is_the_op_without_dropout_bit_by_bit(turing: ModuleType) -> None:
@@ -91,5 +111,34 @@ def test_numbers_are_right_on_hopper(hopper: ModuleType, case: str) -> None:
 @pytest.mark.parametrize("name", ["causal", "full"])
 def test_all_cases_are_right_on_hopper(hopper: ModuleType, name: str, case: str) -> None:
     folder = Path(hopper._module.folder)
+    (report,) = check_folder(folder, names=[name], case=case, seed=0, on="emulator").variants
+    assert report.verdict != FAILED, explain(report)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    yield from built(WIDE, tmp_path_factory.mktemp("wide"))
+
+
+@pytest.mark.parametrize("name", ["values", "tall"])
+def test_the_mask_of_wide_heads_is_the_definitions(wide: ModuleType, name: str) -> None:
+    masks_are_the_definitions(wide, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [("keys", "several-tiles"), ("values", "drops-half"), ("tall", "several-tiles"), ("learned", "drops-half")],
+)
+def test_numbers_of_wide_heads_are_right(wide: ModuleType, name: str, case: str) -> None:
+    folder = Path(wide._module.folder)
+    (report,) = check_folder(folder, names=[name], case=case, seed=0, on="emulator").variants
+    assert report.verdict != FAILED, explain(report)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ["keys", "values", "tall", "learned"])
+def test_all_cases_of_wide_heads_are_right(wide: ModuleType, name: str, case: str) -> None:
+    folder = Path(wide._module.folder)
     (report,) = check_folder(folder, names=[name], case=case, seed=0, on="emulator").variants
     assert report.verdict != FAILED, explain(report)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
 from planted import variant
 
-from fagen.errors import PlanError
 from fagen.plan import plan
 from fagen.runtime.dropout import Dropout, dropout_mask, fresh_state, kept_pairs, philox, threshold
 from fagen.runtime.reference import reference
@@ -133,16 +131,6 @@ def test_a_variant_without_dropout_takes_none() -> None:
     x = torch.zeros(1, 3, 1, 16)
     with pytest.raises(ValueError, match="this variant has no dropout"):
         reference(variant(), x, x, x, dropout_p=0.5, rng_state=torch.tensor([0, 0]))
-
-
-def test_gradients_of_wide_heads_are_refused_on_hopper() -> None:
-    wide = variant(head_dim=192, dtype="bf16", dropout=True)
-    with pytest.raises(
-        PlanError, match="gradients with dropout are not built for sm_90a beyond head_dim and value_dim"
-    ):
-        plan(wide, "sm_90a")
-    assert plan(replace(wide, backward=False), "sm_90a").backward is None
-    assert plan(replace(wide, head_dim=128, value_dim=128), "sm_90a").backward is not None
 
 
 def test_what_draws_leaves_fewer_registers_for_tiles() -> None:

@@ -12,7 +12,7 @@ from fagen.plan import Plan, context, plan
 from fagen.plan.wgmma.backward import Backward, choose_backward
 from fagen.plan.wgmma.grads import exact_sums, param_grads
 from fagen.render import render
-from fagen.runtime.variant import Expression, Param, Variant
+from fagen.runtime.variant import Expression, Param, Tiles, Variant
 from fagen.target import TARGETS
 
 CAUSAL = Expression("causal", "kv <= q")
@@ -113,8 +113,6 @@ def test_tiles_fit_for_any_head_dim() -> None:
     score = "s * one * slope[h] + each[b, h] + line[b, h, q] + shared[b, hk, kv] + rel[h, q - kv] + bias[b, h, i, j]"
     for head_dim, value_dim in product((8, 40, 64, 72, 96, 128, 136, 192, 248, 256), (8, 72, 128, 192, 256)):
         for dropout in (False, True):
-            if dropout and max(head_dim, value_dim) > 128:
-                continue
             asked = variant(score, head_dim=head_dim, value_dim=value_dim, mask=CAUSAL, dropout=dropout)
             backward = chosen(plan(asked, "sm_90a"))
             assert backward.keeps_scores and backward.head_sums == 3
@@ -170,6 +168,22 @@ def test_blocks_take_turns_if_sums_must_not_depend_on_an_order() -> None:
         free = plan(variant(**fields), "sm_90a")
         assert not chosen(free).ordered and chosen(free).turns == ("mask" in fields)
         assert "turns.wait" not in rendered(free) and "key_block(p, work)" not in rendered(free)
+
+
+@pytest.mark.parametrize(("rows", "taken"), [(64, 512), (80, 1024)])
+def test_one_warpgroup_draws_which_pairs_of_wide_heads_are_kept_and_hands_that_on(rows: int, taken: int) -> None:
+    """A bit a pair, in whole words of each of 128 threads."""
+    tiles = Tiles(q=rows, stages=1)
+    plain, drops = (
+        plan(variant(head_dim=192, value_dim=192, dropout=dropout, backward_tiles=tiles), "sm_90a")
+        for dropout in (False, True)
+    )
+    assert chosen(drops).shared_bytes - chosen(plain).shared_bytes == taken
+    text = rendered(drops)
+    assert [text.count(call) for call in ("kept.draw(", "kept.store(", "kept.load(")] == [1, 1, 1]
+    assert text.count("keep_weights<0, kQueryTiles>(kept, weights);") == 1
+    assert text.count("keep_slopes<0, kQueryTiles>(kept, dp, stage);") == 1
+    assert "Kept" not in rendered(plain)
 
 
 @pytest.mark.parametrize(

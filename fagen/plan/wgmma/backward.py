@@ -128,11 +128,12 @@ def choose_backward(
     why["head_sums"] = "of reads that are one for all of a head's pairs"
     dq_sums = _GROUPS * dq_rows * 64 * 4
     of_params = rows * keys * 4 * keeps_scores + head_sums * _GROUPS * 4 * 4
+    kept = 128 * 4 * -(-rows // 64) if wide and variant.dropout else 0  # a bit a pair, whole words of each thread
 
     def taken(query_stages: int, gradient_stages: int) -> int:
         tiles = (keys * (head + value) + rows * (query_stages * head + gradient_stages * value)) * _SLAB * 2
         small = (query_stages + gradient_stages) * (rows * 4 + 16) + 16 + 2 * 16 * planned
-        return tiles + pairs + dq_sums + of_params + small
+        return tiles + pairs + kept + dq_sums + of_params + small
 
     room = target.device.shared_per_block
     # One turn of the narrow kernels is of Q, dO and dS.
@@ -147,8 +148,8 @@ def choose_backward(
         why["query_stages"] = wanted.why("stages", "backward_tiles")
     why["shared_bytes"] = (
         f"{keys} rows of K and V, {query_stages} × {rows} of Q, {gradient_stages} × {rows} of dO, 2 × {rows} of dS, "
-        f"{'weights, ' if wide else ''}dQ, {'scores, ' if keeps_scores else ''}{'sums, ' if head_sums else ''}barriers "
-        "and notes"
+        f"{'weights, ' if wide else ''}{'which are kept, ' if kept else ''}dQ, {'scores, ' if keeps_scores else ''}"
+        f"{'sums, ' if head_sums else ''}barriers and notes"
     )
     why["threads"] = "two of the warpgroups multiply, one feeds them"
     why["note_bytes"] = "where a row's scores start, its dO · v, and what is added where rounding lse counts"
@@ -289,6 +290,7 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
     of_params = (*("cuda/exact_gradient.h",) * bool(exact), "cuda/gradient.h", "cuda/pair_sums.h")
     of_params += ("cuda/sums.h",) * any(read.kind == HEAD for read in grads.reads)
     after_scores = "kGradSums" if backward.head_sums else "kStarts"
+    after_pairs = "kScores" if backward.keeps_scores else after_scores
     full = slopes(code, variant, code.score_grad, mixed=False)
     of_pair = partial = slopes(code, variant, code.score_grad_mask or code.score_grad, mixed=True)
     asks_rows = bool(grads.reads) or _may_fail_past_the_end(full)
@@ -345,7 +347,8 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         "pair_slopes": of_pair,
         "param_grads": grads,
         "keeps_scores": backward.keeps_scores,
-        "after_pairs": "kScores" if backward.keeps_scores else after_scores,
+        "after_weights": "kKept" if variant.dropout else after_pairs,
+        "after_pairs": after_pairs,
         "after_scores": after_scores,
         "rounded": exact,
         "noted_lse": "lse" if asks_rows else "lse == -kInfinity ? kInfinity : lse",

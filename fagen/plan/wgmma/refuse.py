@@ -10,19 +10,11 @@ from ...target import Target
 from .backward import ROWS
 from .forward import Forward, registers_at_entry
 
-_MOST_DROPPED = 128  # columns: beyond, two warpgroups share the work of a tile in another way
 
-
-def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
+def backward_problems(variant: Variant) -> Iterator[Problem]:
     """What backward cannot do."""
     if not variant.backward:
         return
-    if variant.dropout and max(variant.head_dim, variant.value_dim) > _MOST_DROPPED:
-        yield Problem(
-            f"{variant.name}: gradients with dropout are not built for {target.name} beyond head_dim and value_dim "
-            f"{_MOST_DROPPED}",
-            hint="write `backward: false`, or leave dropout out",
-        )
     wanted, wide = variant.backward_tiles, max(variant.head_dim, variant.value_dim) > 128
     if wanted.q is not None and wanted.q not in ROWS:
         known = ", ".join(map(str, ROWS))
@@ -44,9 +36,9 @@ def backward_problems(variant: Variant, target: Target) -> Iterator[Problem]:
         )
 
 
-def problems(variant: Variant, target: Target) -> Iterator[Problem]:
+def problems(variant: Variant) -> Iterator[Problem]:
     """Said before anything is chosen."""
-    yield from backward_problems(variant, target)
+    yield from backward_problems(variant)
     tiles = variant.tiles
     if tiles.q is not None and tiles.q not in (64, 128, 192):
         yield Problem(f"{variant.name}: tiles.q {tiles.q} is not whole warpgroups", hint="write 64, 128 or 192")

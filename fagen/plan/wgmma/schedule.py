@@ -23,7 +23,7 @@ from .search import BACKWARD_SEARCH, SEARCH
 def make(variant: Variant, target: Target, isa: str, spec: str) -> Plan:
     """The plan of a variant; ``isa`` is of CPUs. Raises PlanError."""
     del isa
-    found = list(problems(variant, target))
+    found = list(problems(variant))
     if found:
         raise PlanError(found)
     code = emit(variant, CUDA_SCALAR)

@@ -3,6 +3,7 @@
 #pragma once
 #include "fagen/cuda/threads.h"
 #include "fagen/philox.h"
+#include "fagen/ptx/memory.h"
 
 namespace fagen {
 namespace {
@@ -53,7 +54,11 @@ __device__ __forceinline__ Dropping dropping(const Dropout& dropout, PhiloxKey k
 // of the two makes one.
 template <int kRowTiles, int kTiles>
 class KeptColumns {
+  static constexpr int kWords = (kRowTiles * (kTiles / 2) + 3) / 4;
+
  public:
+  static constexpr int kBytes = 4 * 128 * kWords;  // of all threads of a warpgroup
+
   // Of keys from j on, a multiple of 16, and the query rows of `dropping`. All lanes call it.
   __device__ __forceinline__ void draw(const Dropping& dropping, int32_t j) {
     if (dropping.threshold == 0) {
@@ -87,12 +92,24 @@ class KeptColumns {
     return (words_[block / 4] >> (block % 4 * 8 + 4 * c + row % 2 * 2 + n % 2) & 1) != 0;
   }
 
+  // To another warpgroup, whose threads have the same pairs. `shared` has room for kBytes.
+  __device__ __forceinline__ void store(uint32_t shared) const {
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) ptx::st_shared_4(place_of(shared, word), words_[word]);
+  }
+  __device__ __forceinline__ void load(uint32_t shared) {
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) words_[word] = ptx::ld_shared_4(place_of(shared, word));
+  }
+
  private:
+  static __device__ __forceinline__ uint32_t place_of(uint32_t shared, int word) {
+    return shared + 4 * (128 * word + threadIdx.x % 128);
+  }
   static __device__ __forceinline__ uint32_t bits(uint32_t word, uint32_t threshold) {
     return ((word & 0xffffu) >= threshold ? 1u : 0u) | (word >> 16 >= threshold ? 16u : 0u);
   }
 
-  static constexpr int kWords = (kRowTiles * (kTiles / 2) + 3) / 4;
   uint32_t words_[kWords];
 };
 
