@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from ..errors import FagenError
-from .command import ROUNDS, TEXTS, manifest_in, measure, wish
+from .command import manifest_in, measure, wish
+from .texts import ROUNDS, TEXTS
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -195,6 +195,9 @@ def _of_grids(module: Module, variants: Sequence[Variant], options: Options, tel
         function: next((variant for variant in free_first if function.matches(variant)), None)
         for function in dict.fromkeys(entry.function for entry in wanted)
     }
+    twins = {
+        function: variant and deterministic_twin(variant, module.variants()) for function, variant in found.items()
+    }
     if not any(found.values()):
         raise UsageError(Problem(f"--grid: the module computes nothing of {', '.join(options.grids)}"))
     for function, variant in found.items():
@@ -207,9 +210,9 @@ def _of_grids(module: Module, variants: Sequence[Variant], options: Options, tel
         how = options.how if str(options.how) else entry.how
         beside = entry.aligned and found[entry.aligned.function]
         aligned = case_of(beside.name, entry.aligned.size, str(how)) if entry.aligned and beside else None
-        twin = deterministic_twin(variant, module.variants())
-        named = how.host or variant.deterministic or twin is not None  # `attention` leaves it to the caller which
-        yield Item(variant, entry.size, how, options.flex or entry.flex, not named, aligned, twin)
+        # `attention` calls the deterministic one of two only if torch is asked for such.
+        named = how.host or variant.deterministic
+        yield Item(variant, entry.size, how, options.flex or entry.flex, not named, aligned, twins[entry.function])
 
 
 def _cells(
@@ -228,7 +231,7 @@ def _cells(
     else:
         fagen = attention_call if item.attention else variant_call
         calls = {"fagen": fagen(module, variant, inputs, gradients)}
-        if item.how.host and not variant.deterministic and item.twin is None:
+        if item.how.host and not variant.deterministic:
             calls["attention"] = attention_call(module, variant, inputs, gradients)
         rivals = machine.peers(variant, size, inputs.params)
         if item.flex:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..bench.texts import ROUNDS, TEXTS
 from .output import errors_shown
 
 _EXIT_CODES = """Exit codes: 0 done; 1 failed otherwise; 2 the spec or the command line is wrong; 3 the target cannot do
@@ -31,8 +32,8 @@ VariantOption = Annotated[
     list[str] | None, typer.Option("--variant", "-v", help="Only this one; may be repeated.", show_default=False)
 ]
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="The folder that holds modules.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout, nothing else.")]
-RoundsOption = Annotated[int, typer.Option(min=3, help="Interleaved rounds; medians are taken over them.")]
+JsonOption = Annotated[bool, typer.Option("--json", help=TEXTS["json"])]
+RoundsOption = Annotated[int, typer.Option(min=3, help=TEXTS["rounds"])]
 
 
 def _version(wanted: bool) -> None:
@@ -122,88 +123,30 @@ def bench(
     variant: VariantOption = None,
     size: Annotated[
         list[str] | None,
-        typer.Option(
-            help="As B1,H8,Hk2,S4096, or Sq and Skv apart; may be repeated.",
-            show_default="S1024 and S4096; on a card, --tokens 16384",
-        ),
+        typer.Option(help=TEXTS["size"], show_default="S1024 and S4096; on a card, --tokens 16384"),
     ] = None,
-    tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="As many tokens in all, in sequences of each --length, with 2048 / head_dim heads.",
-            show_default="16384 with --length",
-        ),
-    ] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help=TEXTS["tokens"], show_default="16384 with --length")] = None,
     length: Annotated[
         list[int] | None,
-        typer.Option(
-            min=1,
-            help="Sequences of this length, of --tokens in all, or those of --grid; may be repeated.",
-            show_default="512, 2048, 8192 and 16384 with --tokens",
-        ),
+        typer.Option(min=1, help=TEXTS["length"], show_default="512, 2048, 8192 and 16384 with --tokens"),
     ] = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The cells of a grid that the module has: standard, sustained, second, custom, short, host; may be "
-            "repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    grid: Annotated[list[str] | None, typer.Option(help=TEXTS["grid"], show_default=False)] = None,
     sustained: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Calls back to back for so many seconds a sample, at the card's power limit.",
-            show_default=False,
-        ),
+        float | None, typer.Option(metavar="SECONDS", help=TEXTS["sustained"], show_default=False)
     ] = None,
-    graph: Annotated[bool, typer.Option("--graph", help="CUDA graphs of a call in place of calls; forward.")] = False,
-    host: Annotated[
-        bool,
-        typer.Option(
-            "--host",
-            help="The host's processor time of an eager call, without gradients, in place of the card's; forward.",
-        ),
-    ] = False,
-    memory: Annotated[
-        bool,
-        typer.Option(
-            "--memory",
-            help="The peak memory of a training step, in place of times: fagen's, what no step can do without, and the "
-            "unfused formula's; at S 16384 if no length or size is given.",
-        ),
-    ] = False,
+    graph: Annotated[bool, typer.Option("--graph", help=TEXTS["graph"])] = False,
+    host: Annotated[bool, typer.Option("--host", help=TEXTS["host"])] = False,
+    memory: Annotated[bool, typer.Option("--memory", help=TEXTS["memory"])] = False,
     schedules: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODULE",
-            help="Beside the kernels of this module and the unfused formula, in one table; forward; may be repeated.",
-            show_default=False,
-        ),
+        list[str] | None, typer.Option(metavar="MODULE", help=TEXTS["schedules"], show_default=False)
     ] = None,
-    forward_only: Annotated[bool, typer.Option("--forward-only", help="Leave the backward pass out.")] = False,
-    backward_only: Annotated[bool, typer.Option("--backward-only", help="Leave the forward pass out.")] = False,
-    flex: Annotated[bool, typer.Option("--flex", help="Also against compiled FlexAttention (slow to start).")] = False,
-    rounds: RoundsOption = 9,
-    write: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the times here, a JSON list of {case, dir, peer, ms, p20, p80, tflops}.", show_default=False
-        ),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw them as a PNG here.", show_default=False)] = None,
-    at_least: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Fail if a ratio to torch (on a card, to its flash backend) is lower: of the geometric mean, as "
-            "forward=1.5 or backward=1.2, or of any cell, as cell=0.95; to another, as backward/cudnn=1.2, to the "
-            "fastest of torch's own, as cell/fastest=1, or of deterministic kernels to the others, as "
-            "cell/deterministic=0.85; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    forward_only: Annotated[bool, typer.Option("--forward-only", help=TEXTS["forward_only"])] = False,
+    backward_only: Annotated[bool, typer.Option("--backward-only", help=TEXTS["backward_only"])] = False,
+    flex: Annotated[bool, typer.Option("--flex", help=TEXTS["flex"])] = False,
+    rounds: RoundsOption = ROUNDS,
+    write: Annotated[Path | None, typer.Option(help=TEXTS["write"], show_default=False)] = None,
+    plot: Annotated[Path | None, typer.Option(help=TEXTS["plot"], show_default=False)] = None,
+    at_least: Annotated[list[str] | None, typer.Option(help=TEXTS["at_least"], show_default=False)] = None,
     out: OutOption = Path("generated"),
     as_json: JsonOption = False,
 ) -> None:
@@ -291,7 +234,7 @@ def tune(
         list[int] | None,
         typer.Option(min=1, help="Sequences of this length, of 16384 tokens in all.", show_default="as of fagen bench"),
     ] = None,
-    rounds: RoundsOption = 9,
+    rounds: RoundsOption = ROUNDS,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Compilers at once, as of fagen build.")
     ] = None,

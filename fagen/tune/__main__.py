@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..bench.command import TEXTS as BENCH_TEXTS
+from ..bench.texts import ROUNDS
+from ..bench.texts import TEXTS as BENCH_TEXTS
 from ..errors import FagenError
 from .command import TEXTS, measure, options
 
@@ -24,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, help=TEXTS["budget"])
     parser.add_argument("--size", action="append", default=[], help=BENCH_TEXTS["size"])
     parser.add_argument("--length", type=int, action="append", default=[], help=TEXTS["length"])
-    parser.add_argument("--rounds", type=int, default=9, help=BENCH_TEXTS["rounds"])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=BENCH_TEXTS["rounds"])
     given = parser.parse_args(arguments)
     try:
         wanted = options(given.variant, given.size, given.length, given.rounds)

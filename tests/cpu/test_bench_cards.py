@@ -366,15 +366,21 @@ def test_a_card_that_a_fault_took_is_told_from_one_that_goes_on(monkeypatch: pyt
 
 
 def test_a_grid_of_a_module_with_deterministic_kernels(small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`attention` cannot tell the two apart, and is not asked; what sums in any order is what is compared."""
+    """What sums in any order is what is compared, by `attention`; the other stands beside it."""
     [causal] = [of for of in small.variants() if of.name == "causal_d16"]
     twin = replace(causal, deterministic=True)  # its kernel is the same
     monkeypatch.setattr(small._module, "variants", lambda: (twin, causal))
-    monkeypatch.setattr(small._module, "attention", None)
+    asked: list[str] = []
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, mask: str, **given: Any) -> Any:
+        asked.append(mask)
+        return small.causal_d16(q, k, v)
+
+    monkeypatch.setattr(small._module, "attention", attention)
     monkeypatch.setitem(grids.GRIDS, "mine", lambda: iter([Entry(Function(16, "kv <= q", dtype="f32"), SQUARE)]))
     report = bench(small._module, Options(grids=("mine",), rounds=3), machine=Stand())
     assert [cell.direction for cell in report.cells] == ["forward", "backward"]
-    assert set(report.cells[1].seconds) == {"fagen", "flash", "deterministic"}
+    assert set(report.cells[1].seconds) == {"fagen", "flash", "deterministic"} and set(asked) == {causal.mask.resolved}
 
 
 def test_generations(small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields, make_dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from fagen.bench.closure import closure
 from fagen.bench.grids import GRIDS, Entry, Function, entries
 from fagen.bench.inputs import DOCUMENTS, fill_params
 from fagen.bench.measure import How
+from fagen.bench.run import Options, _of_grids
+from fagen.bench.texts import TEXTS
 from fagen.costs import ProblemSize
 from fagen.resources import specs_dir
 from fagen.runtime.fakes import DTYPES
@@ -203,3 +206,15 @@ def test_the_unfused_formula_keeps_its_dtype() -> None:
     assert peer is not None and peers.unfused(variant(sink=True), size, {}) is None
     q, k, v = (torch.randn(1, heads, length, 16).to(DTYPES["bf16"]) for heads, length in ((4, 16), (2, 24), (2, 24)))
     assert peer.call(q, k, v).dtype == torch.bfloat16
+
+
+def test_the_options_text_has_every_grid() -> None:
+    assert f"has: {', '.join(GRIDS)};" in TEXTS["grid"]
+
+
+def test_of_twins_attention_is_measured_beside_the_deterministic_one() -> None:
+    """`attention` calls the one that is not deterministic, unless torch is asked for such."""
+    module: Any = SimpleNamespace(variants=lambda: TRAINED)
+    items = list(_of_grids(module, TRAINED, Options(grids=("standard",)), print))
+    assert items and all(item.attention and not item.variant.deterministic for item in items)
+    assert all(item.twin is not None and item.twin.name == f"{item.variant.name}_deterministic" for item in items)
