@@ -33,6 +33,7 @@ class Dispatcher:
         self._chosen: dict[tuple[Any, ...], tuple[tuple[str, int, int], ...]] = {}
         self._usual: dict[tuple[Any, ...], Any] = {}
         self._warned: set[Request] = set()
+        self._some_deterministic = any(variant.deterministic for variant in module.variants())
 
     def __call__(
         self,
@@ -55,7 +56,7 @@ class Dispatcher:
     ) -> Any:
         # A call that is like one before, of q, k and v alone, takes less time to be known than to be looked through.
         usual: tuple[Any, ...] | None = None
-        deterministic = torch.are_deterministic_algorithms_enabled()
+        deterministic = self._some_deterministic and torch.are_deterministic_algorithms_enabled()
         dropout = bool(dropout_p) or rng_state is not None
         if not params and sink is None and not dropout and _are_usual(q, k, v) and not torch.compiler.is_compiling():
             backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
