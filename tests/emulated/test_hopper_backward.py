@@ -26,7 +26,7 @@ variants:
   - {name: wide, head_dim: 136, value_dim: 40, dtype: f16, mask: "causal and q - kv < 90 and q != 70", layout: bhsd}
   - {name: scored, head_dim: 72, value_dim: 64, align: top_left, mask: causal,
      score: "30 * tanh((s - slope[h] * (q - kv)) / 30)"}
-  - {name: sloped, head_dim: 64, mask: causal, score: "s - slope[h] * (q - kv)"}
+  - {name: sloped, head_dim: 64, sink: true, mask: causal, score: "s - slope[h] * (q - kv)"}
   - {name: sloped_wide, head_dim: 136, value_dim: 40, score: "s - slope[h] * (q - kv)"}
 """
 
@@ -131,18 +131,44 @@ def test_scales_of_nothing_and_less(scale: float, hopper: ModuleType) -> None:
         close(got, {name: x for name, x in want.items() if scale != 0.0 or name in ("v", "sink")})
 
 
-@pytest.mark.parametrize("name", ["narrow", "sloped", "sloped_wide"])
-def test_what_rounding_lse_leaves_out_is_made_up_for(name: str, hopper: ModuleType) -> None:
-    """Scores around 2^20 of some rows, exact in float32, whose lse is one to a sixteenth: weights would be wrong by a
-    few percent."""
-    call = Call(hopper, name, 130, 130)
+def coarse(hopper: ModuleType, name: str, q_len: int, kv_len: int, *, every: int) -> Call:
+    """Scores around 2^20 of some rows, exact in float32, whose lse is one to an eighth: weights would be wrong by a few
+    percent."""
+    call = Call(hopper, name, q_len, kv_len)
     call.params = {name: torch.tensor([0.5, 1.0]) for name in call.params}
     call.scale = 0.125
-    for name in ("q", "k"):
-        call.inputs[name] = call.inputs[name].round()
-    call.inputs["q"][:, ::3, :, 0] = 4096.0
+    for each in ("q", "k"):
+        call.inputs[each] = call.inputs[each].round()
+    call.inputs["q"][:, ::every, :, 0] = 4096.0
     call.inputs["k"][..., 0] = 2048.0
-    close({"v": call.got()["v"]} if call.want() else {}, {"v": call.want()["v"]})
+    return call
+
+
+@pytest.mark.parametrize("name", ["narrow", "sloped", "sloped_wide"])
+def test_what_rounding_lse_leaves_out_is_made_up_for(name: str, hopper: ModuleType) -> None:
+    call = coarse(hopper, name, 130, 130, every=3)
+    want = call.want()
+    close({"v": call.got()["v"]}, {"v": want["v"]})
+
+
+@pytest.mark.parametrize("name", ["narrow", "sloped"])
+def test_what_rounding_lse_leaves_out_is_made_up_for_in_rows_made_again(name: str, hopper: ModuleType) -> None:
+    """A query of NaN sees keys up to 20, and those of its block are made again, pair by pair."""
+    call = coarse(hopper, name, 130, 130, every=3)
+    want = call.want()
+    call.inputs["q"][0, 20] = torch.nan
+    got = call.got()
+    assert got["v"][0, :21].isnan().all()
+    close({"v": got["v"][:, 21:128]}, {"v": want["v"][:, 21:128]})
+
+
+@pytest.mark.parametrize("name", ["narrow", "sloped"])
+def test_what_rounding_lse_leaves_out_is_made_up_for_in_a_sinks_weight(name: str, hopper: ModuleType) -> None:
+    """Of few rows, so that what is wrong with one is not evened out by others."""
+    call = coarse(hopper, name, 2, 130, every=1)
+    call.sink = {"sink": torch.tensor([2.0**20 + 4.0, 2.0**20 + 5.0])}
+    want = call.want()
+    close({"sink": call.got()["sink"]}, {"sink": want["sink"]})
 
 
 @pytest.mark.parametrize("completions", ["earliest", "latest"])

@@ -5,6 +5,7 @@
 #include "fagen/cuda/math.h"
 #include "fagen/cuda/gradient.h"
 #include "fagen/cuda/pair_sums.h"
+#include "fagen/cuda/coarse.h"
 #include "fagen/cuda/fragment_rows.h"
 #include "fagen/cuda/group_tiles.h"
 #include "fagen/cuda/query_columns.h"
@@ -274,7 +275,7 @@ struct Work {
   // Rows past the end have weights of 0.
   float *starts, *deltas;
   float* dq;  // zeros, then of each tile its parts, in the order in which threads hold them
-  float* gaps;  // what exponents of a coarse tile (see is_coarse) are added
+  float* gaps;  // what is added to exponents of a tile with a coarse row
 
   __device__ __forceinline__ explicit Work(const BackwardParams& p) {
     starts = static_cast<float*>(p.notes);
@@ -293,8 +294,6 @@ __device__ __forceinline__ uint32_t whole_groups(const BackwardParams& p, const 
   return whole;
 }
 
-// Whether rounding lse to float32 counts, which is in every weight of a row: from 2^10 on it is more than 2^-14 of them.
-__device__ __forceinline__ bool is_coarse(float lse) { return fabsf(lse) >= 0x1p10f && fabsf(lse) < kInfinity; }
 // Where that counts exponents have what it left out added.
 __device__ __forceinline__ bool is_late(const BackwardParams&, float lse) { return is_coarse(lse); }
 
@@ -329,8 +328,9 @@ __device__ __noinline__ Exponent exponent_of(const BackwardParams& p, const Bloc
   const int32_t q = i + kv_len - q_len;
   const float gain_at_b_hk_q = gain_at.load(b, hk, q);
   const int32_t j = at.j;
-  const float s = p.scale * product_of_rows<Element, kHeadDim>(RowsOf<Element::Type>::of(p.q, at.b, at.h), at.i,
-                                                               RowsOf<Element::Type>::of(p.k, at.b, at.h / heads_of_group(p)), at.j);
+  const float product = product_of_rows<Element, kHeadDim>(RowsOf<Element::Type>::of(p.q, at.b, at.h), at.i,
+                                                           RowsOf<Element::Type>::of(p.k, at.b, at.h / heads_of_group(p)), at.j);
+  const float s = p.scale * product;
   const float dense_at_b_h_i_j = dense_at.load(b, h, i, j);
   if (!(j < kv_len) || lse == -kInfinity) return {};
   return {true, __fsub_rn(s + gain_at_b_hk_q + dense_at_b_h_i_j, lse) * kLog2e, 1.0f};

@@ -6,6 +6,7 @@
 #include "fagen/cuda/gradient.h"
 #include "fagen/cuda/pair_sums.h"
 #include "fagen/cuda/sums.h"
+#include "fagen/cuda/coarse.h"
 #include "fagen/cuda/fragment_rows.h"
 #include "fagen/cuda/group_tiles.h"
 #include "fagen/cuda/query_columns.h"
@@ -301,7 +302,7 @@ struct Work {
   // Rows past the end have weights of 0.
   float *starts, *deltas;
   float* dq;  // zeros, then of each tile its parts, in the order in which threads hold them
-  float* gaps;  // what exponents of a coarse tile (see is_coarse) are added
+  float* gaps;  // what is added to exponents of a tile with a coarse row
   TileWord<kKeyGroups>* tiles;  // that the mask does not rule out, by blocks of keys
 
   __device__ __forceinline__ explicit Work(const BackwardParams& p) {
@@ -349,8 +350,6 @@ __device__ __forceinline__ TileWord<kKeyGroups>* tiles_of(const BackwardParams& 
   return work.tiles + (static_cast<int64_t>(block.b) * key_tiles(p) + block.j / kTileKv) * tile_words(p);
 }
 
-// Whether rounding lse to float32 counts, which is in every weight of a row: from 2^10 on it is more than 2^-14 of them.
-__device__ __forceinline__ bool is_coarse(float lse) { return fabsf(lse) >= 0x1p10f && fabsf(lse) < kInfinity; }
 // Where that counts exponents have what it left out added.
 __device__ __forceinline__ bool is_late(const BackwardParams&, float lse) { return is_coarse(lse); }
 
@@ -387,8 +386,9 @@ __device__ __noinline__ Exponent exponent_of(const BackwardParams& p, const Bloc
   const float slope_at_h = slope_at.load(h);
   const int32_t j = at.j;
   const int32_t kv = j;
-  const float s = p.scale * product_of_rows<Element, kHeadDim>(RowsOf<Element::Type>::of(p.q, at.b, at.h), at.i,
-                                                               RowsOf<Element::Type>::of(p.k, at.b, at.h / heads_of_group(p)), at.j);
+  const float product = product_of_rows<Element, kHeadDim>(RowsOf<Element::Type>::of(p.q, at.b, at.h), at.i,
+                                                           RowsOf<Element::Type>::of(p.k, at.b, at.h / heads_of_group(p)), at.j);
+  const float s = p.scale * product;
   const float t1 = tanh(s * (1.0f / 30.0f));
   const float t2 = 30.0f * t1;
   const float gain_at_b_hk_kv = gain_at.load(b, hk, kv);

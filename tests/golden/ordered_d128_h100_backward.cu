@@ -4,6 +4,7 @@
 #include "fagen/cuda/math.h"
 #include "fagen/cuda/exclude_unrolled.h"
 #include "fagen/cuda/bulk_turns.h"
+#include "fagen/cuda/coarse.h"
 #include "fagen/cuda/fragment_rows.h"
 #include "fagen/cuda/group_tiles.h"
 #include "fagen/cuda/query_columns.h"
@@ -224,15 +225,15 @@ struct Work {
   // Rows past the end have weights of 0.
   float *starts, *deltas;
   float* dq;  // zeros, then of each tile its parts, in the order in which threads hold them
-  // In a tile that is late (see is_late) all scores start at 0: what exponents are added behind products, and after that.
-  float *lates, *gaps;
+  // In a tile that is late (see is_late) all scores start at 0: what is subtracted behind products, and added to exponents.
+  float *lse, *gaps;
   TileWord<kKeyGroups>* tiles;  // that the mask does not rule out, by blocks of keys
 
   __device__ __forceinline__ explicit Work(const BackwardParams& p) {
     starts = static_cast<float*>(p.notes);
     deltas = starts + p.shape.batch * p.shape.heads * query_tiles(p) * kTileQ;
     dq = p.dq_sums;
-    lates = deltas + (deltas - starts), gaps = lates + (deltas - starts);
+    lse = deltas + (deltas - starts), gaps = lse + (deltas - starts);
     tiles = static_cast<TileWord<kKeyGroups>*>(p.workspace);
   }
 };
@@ -273,8 +274,6 @@ __device__ __forceinline__ TileWord<kKeyGroups>* tiles_of(const BackwardParams& 
   return work.tiles + (static_cast<int64_t>(block.b) * key_tiles(p) + block.j / kTileKv) * tile_words(p);
 }
 
-// Whether rounding lse to float32 counts, which is in every weight of a row: from 2^10 on it is more than 2^-14 of them.
-__device__ __forceinline__ bool is_coarse(float lse) { return fabsf(lse) >= 0x1p10f && fabsf(lse) < kInfinity; }
 // Scores of a tile start at 0 where -lse / scale may be no float32, and where that counts.
 __device__ __forceinline__ bool is_late(const BackwardParams& p, float lse) {
   return fabsf(p.scale) < 0x1p-60f || is_coarse(lse);
@@ -293,35 +292,33 @@ __device__ __noinline__ Exponent exponent_of(const BackwardParams& p, const Bloc
   const int32_t q = i + kv_len - q_len;
   const int32_t j = at.j;
   const int32_t kv = j;
-  const float s = p.scale * product_of_rows<Element, kHeadDim>(RowsOf<Element::Type>::of(p.q, at.b, at.h), at.i,
-                                                               RowsOf<Element::Type>::of(p.k, at.b, at.h / heads_of_group(p)), at.j);
+  const float product = product_of_rows<Element, kHeadDim>(RowsOf<Element::Type>::of(p.q, at.b, at.h), at.i,
+                                                           RowsOf<Element::Type>::of(p.k, at.b, at.h / heads_of_group(p)), at.j);
   if (!((kv <= q) && j < kv_len) || lse == -kInfinity) return {};
-  return {true, __fsub_rn(s, lse) * kLog2e, 1.0f};
+  return {true, fmaf(product, p.scale, -lse) * kLog2e, 1.0f};
 }
 
 // What rounding left out of a row's exponents: by the sum of its weights, which is to be 1. No more than rounding can have
 // moved it: one that other keys have a part in is not of these alone. By a warp.
 __device__ __noinline__ float gap_of_row(const BackwardParams& p, const Block& at, float lse) {
-  const float late = -lse * kLog2e;
-  const auto q = RowsOf<Element::Type>::of(p.q, at.b, at.h), k = RowsOf<Element::Type>::of(p.k, at.b, at.h / heads_of_group(p));
   float sum = 0.0f;
 #pragma unroll 1
   for (int32_t j = 0; j < p.shape.kv_len; ++j)
-    if (admits(p, at, 0, j)) sum += ptx::ex2(fmaf(product_of_rows<Element, kHeadDim>(q, at.i, k, j), p.scale * kLog2e, late));
+    if (const Exponent exponent = exponent_of(p, {at.b, at.h, at.i, 1, j}); exponent.admitted) sum += ptx::ex2(exponent.x);
   const float gap = -log2f(sum);
-  return fabsf(gap) <= 0x1p-22f * fabsf(late) ? gap : 0.0f;
+  return fabsf(gap) <= 0x1p-21f * fabsf(lse) ? gap : 0.0f;
 }
 
 // Exponents of a late tile, the number of which is `tile`.
-__device__ __forceinline__ void add_late(const BackwardParams& p, Scores& x, float unit, int32_t tile) {
+__device__ __forceinline__ void add_late(const BackwardParams& p, Scores& x, int32_t tile) {
   const int64_t first = int64_t{tile} * kTileQ + 4 * (lane_id() % 4);
 #pragma unroll
   for (int n = 0; n < kQueryTiles; ++n) {
     const int64_t place = first + n / 2 * 16 + n % 2 * 2;
-    const float2 late = *reinterpret_cast<const float2*>(Work(p).lates + place), gap = *reinterpret_cast<const float2*>(Work(p).gaps + place);
+    const float2 lse = *reinterpret_cast<const float2*>(Work(p).lse + place), gap = *reinterpret_cast<const float2*>(Work(p).gaps + place);
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-      x[0][n][e] = fmaf(x[0][n][e], unit, e % 2 == 0 ? late.x : late.y) + (e % 2 == 0 ? gap.x : gap.y);
+      x[0][n][e] = fmaf(fmaf(x[0][n][e], p.scale, e % 2 == 0 ? -lse.x : -lse.y), kLog2e, e % 2 == 0 ? gap.x : gap.y);
   }
 }
 
@@ -338,10 +335,10 @@ __device__ __forceinline__ uint32_t* drawn(const BackwardParams& p) {
 
 // Of what a warpgroup has of dQ: blocks of a key head take turns, the first keys first. These have begun before: whoever
 // waits, waits for one that runs.
-__device__ __forceinline__ BulkTurns<kGroups> turns_of(const BackwardParams& p, const KeyBlock& block, int group) {
+__device__ __forceinline__ BulkTurns<kDqAdders> turns_of(const BackwardParams& p, const KeyBlock& block, int group) {
   const int32_t before = block.j / kTileKv;
   const int64_t keys = (block.b * p.shape.kv_heads + block.hk) * key_tiles(p) + before;
-  return {drawn(p) + 1 + keys * kGroups + group, before};
+  return {drawn(p) + 1 + keys * kDqAdders + group, before};
 }
 
 // What follows is run where sums came out that are no finite numbers. Such numbers in a row may have met pairs that the mask
@@ -510,7 +507,7 @@ class Adder {
       : p_(p), shared_(shared), group_(group) {}
 
   __device__ __forceinline__ void run(const KeyBlock& block) {
-    BulkTurns<kGroups> turns = turns_of(p_, block, group_);
+    BulkTurns<kDqAdders> turns = turns_of(p_, block, group_);
     // It grows from tile to tile in the order in which all blocks of a key head visit them.
     const auto place_of = [&](const Note& tile) { return static_cast<uint32_t>(tile.tile + query_tiles(p_) - 2 * (tile.i / kTileQ)); };
     ptx::arrive_named<Named::kOfDq>(Named::dq_empty(group_));
@@ -593,7 +590,7 @@ class Multiplier {
       ptx::settle(s[0]);
       float unit = p_.scale * kLog2e;
       if (shared_.is_late(stage)) {
-        add_late(p_, s, unit, now.tile);
+        add_late(p_, s, now.tile);
         unit = 1.0f;
       }
       if ((now.flags >> group_ & 1) == 0) {
@@ -789,9 +786,9 @@ extern "C" __global__ void __launch_bounds__(256)
     const float product = product_of_rows<Element, kValueDim>(o, at, d_o, at);
     if (lane_id() % kLanes != 0) continue;
     const float lse = real ? p.lse[first + row] : -kInfinity, d_lse = real && p.d_lse != nullptr ? p.d_lse[first + row] : 0.0f;
-    const float exponent = lse == -kInfinity ? -kInfinity : -lse;
-    work.starts[padded + place_of_row(row)] = late ? 0.0f : exponent / p.scale;
-    work.lates[padded + place_of_row(row)] = exponent * kLog2e;
+    const float noted = lse == -kInfinity ? kInfinity : lse;
+    work.starts[padded + place_of_row(row)] = late ? 0.0f : -noted / p.scale;
+    work.lse[padded + place_of_row(row)] = noted;
     work.gaps[padded + place_of_row(row)] = 0.0f;
     work.deltas[padded + place_of_row(row)] = real ? d_lse - product : 0.0f;
   }

@@ -34,11 +34,11 @@ class Backward:
     queries of dQ of a tile. dK and dV leave by way of shared memory, ``staged_slabs`` of 64 columns of a warp's rows at
     a time. A thread that multiplies has ``registers``, one that feeds ``feeder_registers``.
 
-    For each query row of whole tiles there are ``note_bytes``, and ``sum_bytes`` of its dQ. Counters (``turns``) say
-    which blocks have added to dQ, if they must do that one after the other (``ordered``), and, where rows of NaN must
-    not reach what the mask keeps from them, which blocks are to be computed again, by another kernel (``mends``);
-    another one yet is for the gradient of the ``sink``. A kernel that runs before stores ``word_bytes`` for 32
-    tiles of queries of a block of keys, of each head or (not ``by_head``) once for all; 0 without a mask.
+    For each query row of whole tiles there are ``note_bytes``, and ``sum_bytes`` of its dQ. Counters say which
+    blocks have added to dQ, if they must do that one after the other (``ordered``), and, where rows of NaN must not
+    reach what the mask keeps from them, which blocks are to be computed again, by another kernel (``mends``); another
+    one yet is for the gradient of the ``sink``. A kernel that runs before stores ``word_bytes`` for 32 tiles of queries
+    of a block of keys, of each head or (not ``by_head``) once for all; 0 without a mask.
 
     ``sums`` says of each param with a gradient how it is summed, "atomic" or "exact"; ``keeps_scores`` whether a tile's
     scores stay in shared memory until that is done, and ``head_sums`` how many sums each warp that multiplies has there
@@ -59,7 +59,6 @@ class Backward:
     shared_bytes: int
     note_bytes: int
     sum_bytes: int
-    turns: bool
     ordered: bool
     mends: bool
     sink: bool
@@ -69,6 +68,11 @@ class Backward:
     keeps_scores: bool
     head_sums: int
     optimize: str
+
+    @property
+    def turns(self) -> bool:
+        """Whether there are counters."""
+        return self.ordered or self.mends
 
     @property
     def kernels(self) -> Mapping[str, tuple[int, int]]:
@@ -161,7 +165,6 @@ def choose_backward(
         if variant.deterministic
         else "blocks add to dQ as they come: without an order, none waits"
     )
-    why["turns"] = "what `ordered` or `mends` asks for"
     why["sink"] = "there is one" if variant.sink else "there is none"
     why["word_bytes"] = "there is no mask" if variant.mask is None else "tiles are found before: 8 bytes for 64 keys"
     why["by_head"] = "the mask tells heads apart" if by_head else "once for all heads"
@@ -181,7 +184,6 @@ def choose_backward(
         shared_bytes=taken(query_stages, gradient_stages),
         note_bytes=(4 if variant.score is None else 3) * 4,
         sum_bytes=head * _SLAB * 4,
-        turns=contains or variant.deterministic,
         ordered=variant.deterministic,
         mends=contains,
         sink=variant.sink,

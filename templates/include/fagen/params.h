@@ -11,6 +11,7 @@ constexpr int kMaxRank = 4;     // of such an input
 constexpr int64_t kMaxLength = int64_t{1} << 28;
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kLeastUnit = 1.2e-38f;  // of scores: -inf times it is -inf
+constexpr int kDqAdders = 2;  // warps of a block that add to dQ on Hopper, each of which takes turns with those of others
 constexpr int kFinders = 2;  // warps of a block that find the tiles of a mask: few words spread over many multiprocessors
 constexpr int kExactWords = 6;  // of an exact sum of float32 numbers: cuda/exact_sum.h
 
@@ -77,8 +78,8 @@ struct BackwardParams {
   // Of cards. What [B, H] have of each query row, rows being padded to whole tiles, in the kernels' own order:
   void* notes;
   float* dq_sums;    // zero-filled
-  // Of tiles of query rows of all heads, then of tiles of keys of all key heads, then one, then two of each tile of keys;
-  // zero-filled.
+  // Of tiles of query rows of all heads, then of tiles of keys of all key heads, then one, then kDqAdders of each tile of
+  // keys; zero-filled.
   uint32_t* turns;
   uint64_t* exact[kMaxParams];  // sums of d_params, kExactWords an element; zero-filled, or nullptr: not wanted
   Dropout dropout;

@@ -29,19 +29,16 @@ class BulkTurns {
   }
   // It has: its copies are done, not just read.
   __device__ __forceinline__ void pass(uint32_t place) {
-    release(place);
-    passed_ = place;
-  }
-  __device__ __forceinline__ void end() { release(kDone); }
-
- private:
-  static constexpr uint32_t kDone = ~0u;
-
-  __device__ __forceinline__ void release(uint32_t place) {
     ptx::wait_for_bulk<0>();
     ptx::fence_proxy_global();
     ptx::st_release(counter_, place);
+    passed_ = place;
   }
+  // It has passed all that it adds to.
+  __device__ __forceinline__ void end() const { ptx::st_release(counter_, kDone); }
+
+ private:
+  static constexpr uint32_t kDone = ~0u;
 
   uint32_t *const counter_, *asked_;
   int32_t before_;

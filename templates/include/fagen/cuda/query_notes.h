@@ -1,6 +1,6 @@
 // What the backward kernels need of each query row, beside its elements: made once, by the first of them.
 #pragma once
-#include "fagen/cuda/math.h"
+#include "fagen/cuda/coarse.h"
 #include "fagen/cuda/threads.h"
 #include "fagen/ptx/memory.h"
 
@@ -31,10 +31,6 @@ __device__ __forceinline__ void load_notes(uint32_t to, const void* global) {
   if (threadIdx.x < kRows)
     ptx::copy_16(to + threadIdx.x * kNoteBytes, static_cast<const char*>(global) + threadIdx.x * kNoteBytes, true);
 }
-
-// Whether rounding lse to float32 counts. Below, it moves a weight by 2^-15 of itself at most, and so does rounding the
-// score, which is as large; scores of sound models stay far below.
-__device__ __forceinline__ bool is_coarse(float lse) { return ::fabsf(lse) >= 0x1p10f && ::fabsf(lse) < kInfinity; }
 
 // What makes a row's weights, whose sum is `sum`, add up to 1: by no more than rounding can have moved their exponents, as
 // an lse that other keys have a part in is not of these alone. Where exponents are powers of two, lse, its units, and those

@@ -213,7 +213,7 @@ class BackwardWork {
     const int64_t rows = int64_t{query_tiles_} * image.tile_q;
     p.notes = take(notes_, call, rows * image.note_bytes / 4, Dtype::i32, "notes on query rows", false);
     p.dq_sums = static_cast<float*>(take(sums_, call, rows * image.sum_bytes / 4, Dtype::f32, "sums of dq", true));
-    const int64_t turns = image.turns ? int64_t{query_tiles_} + 3 * int64_t{key_tiles_} + 1 : 0;
+    const int64_t turns = image.turns ? int64_t{query_tiles_} + (1 + kDqAdders) * int64_t{key_tiles_} + 1 : 0;
     p.turns = static_cast<uint32_t*>(take(turns_, call, turns, Dtype::i32, "turns of key tiles", true));
     if (image.find.name != nullptr) {
       const int64_t tiles = (shape.q_len + image.tile_q - 1) / image.tile_q, blocks = (shape.kv_len + image.tile_kv - 1) / image.tile_kv;
