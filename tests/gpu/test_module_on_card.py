@@ -266,6 +266,42 @@ def test_elements_further_apart_than_32_bits_count() -> None:
     assert torch.equal(plain()(*large, out=out), want)
 
 
+REPEATS = 1000
+
+
+def test_deterministic_gradients_have_the_same_bits_each_time() -> None:
+    """Rows of 4096 and grouped heads, while another stream keeps the card busy now and then."""
+    ordered = [v for v in module().variants() if v.backward and v.deterministic]
+    if not ordered:
+        return print("the module has no deterministic variant")
+    parts = ("check.cases", "check.inputs", "check.pull", "reference")
+    cases, inputs, pull, reference = (importlib.import_module(f"{NAME}.runtime.{part}") for part in parts)
+    case = cases.Case("repeated", 4096, 4096, batch=1, heads=8, kv_heads=2)
+    side = torch.cuda.Stream()
+    noise = torch.randn(4096, 4096, device="cuda:0", dtype=torch.bfloat16)
+    for variant in ordered:
+        kernel = getattr(module(), variant.name)
+        trees = [tree for tree in reference.trees(variant) if tree is not None]
+        drawn = inputs.draw(variant, trees, case, 0).on("cuda:0")
+        wanted = {param.name for param in variant.params if param.grad} | ({"sink"} if variant.sink else set())
+        extras = {name: x.requires_grad_() if name in wanted else x for name, x in drawn.extras().items()}
+        leaves = [drawn.q.requires_grad_(), drawn.k.requires_grad_(), drawn.v.requires_grad_()]
+        leaves += [extras[name] for name in wanted]
+        o = kernel(*leaves[:3], scale=drawn.scale, **extras, **drawn.dropout())
+        first = pull.pull([o], leaves, [drawn.d_o], retain_graph=True)
+        apart = torch.zeros((), dtype=torch.int64, device="cuda:0")
+        for turn in range(REPEATS):
+            if turn % 3 == 0:
+                with torch.cuda.stream(side):
+                    for _ in range(turn % 4 + 1):
+                        noise @ noise
+            again = pull.pull([o], leaves, [drawn.d_o], retain_graph=True)
+            for one, other in zip(again, first, strict=True):
+                whole = {2: torch.int16, 4: torch.int32}[one.element_size()]
+                apart += (one.view(whole) != other.view(whole)).sum()
+        assert int(apart) == 0, f"{variant.name}: {int(apart)} numbers differ in {REPEATS} runs"
+
+
 def test_a_call_runs_where_its_tensors_are() -> None:
     if torch.cuda.device_count() < 2:
         return print("there is one card only")
