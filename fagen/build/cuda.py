@@ -20,7 +20,7 @@ _IMAGE = "fagen/host/image.S"
 _FLAGS = ("-lineinfo", "-allow-unsupported-compiler")  # the host compiler is only asked to preprocess
 # Told of the registers, and to save them, more or less: kernels need nearly all, and one too many is a store and loads
 # in every tile. What spills nowhere was found by trying.
-_SAVING, _SAVING_WARPGROUPS = 8, {"forward": 5, "backward": 2}
+_SAVING, _SAVING_WARPGROUPS = {"forward": 8, "backward": 3}, {"forward": 5, "backward": 2}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def cuda_unit(source: Source, target: str, headers: Headers, nvcc: Nvcc, compile
     ``image_symbol(...)``.
     """
     number = target.removeprefix("sm_")
-    level = _SAVING_WARPGROUPS[source.direction] if target == "sm_90a" else _SAVING
+    level = (_SAVING_WARPGROUPS if target == "sm_90a" else _SAVING)[source.direction]
     assembler = ("-Xptxas", f"-v,--register-usage-level={level}")
     both = f"arch=compute_{number},code=[sm_{number},compute_{number}]"
     image = headers.files[_IMAGE].decode()

@@ -18,7 +18,7 @@ _NOTE = 16  # bytes of a query row's notes: kNoteBytes of cuda/query_notes.h
 _HELD = 32  # of a block's keys and the number of its work
 _MOST_SUMS = 128  # registers of a thread that sums of dK and dV may take: as many are left for what a tile needs
 _MOST_SCORES = 64  # and its weights and slopes at a time; half of that where each pair adds to a param's gradient
-_MOST_OF_BOTH = 160  # with 192, some spilled
+_MOST_OF_BOTH, _MOST_BESIDE_OTHERS = 192, 160  # of both; beside what else registers are for, some spilled with 192
 _USUAL_ROWS = (64, 32)
 KEYS, ROWS, STAGES = (128, 64, 32, 16), (128, *_USUAL_ROWS), (2, 1)  # that there are
 
@@ -130,6 +130,7 @@ class _Tiles:
 
 
 _COLUMN_WARPS = 2
+_WIDTH = 16 * _COLUMN_WARPS  # columns of dK and dV come in as many
 
 
 def choose_backward(variant: Variant, target: Target, code: KernelCode) -> tuple[Backward, dict[str, str]]:
@@ -141,7 +142,7 @@ def choose_backward(variant: Variant, target: Target, code: KernelCode) -> tuple
     tiles = _usual(variant, device, code)
     head, value = tiles.head, tiles.value
     if wanted != Tiles():
-        tiles = _wanted(wanted, tiles, masked, device, most_scores(code))
+        tiles = _wanted(wanted, tiles, variant, device, code)
     exact = {variant.params[index].name for index in exact_params(variant, code)}
     summed = {variant.params[grad.param_index].name for grad in code.param_grads}
     sums = {
@@ -201,19 +202,18 @@ def _mask_bytes(tiles: _Tiles, masked: bool) -> int:
     return 16 * tiles.row_warps * _COLUMN_WARPS if masked else 0  # Tiles<kWarps>::kBytes of cuda/tiles.h
 
 
-def _fitting(head: int, value: int, masked: bool, device: Device, most_scores: int) -> Iterator[_Tiles]:
+def _fitting(head: int, value: int, variant: Variant, device: Device, code: KernelCode) -> Iterator[_Tiles]:
     """Those that registers and shared memory have room for, the best first: many keys, which queries are read for once;
     then two stages rather than many query rows."""
     for keys, rows, stages in product(KEYS, _USUAL_ROWS, STAGES):
         tiles = _Tiles(keys, rows, stages, head, value)
-        if _shared(tiles, masked) <= device.shared_per_block and not too_many(tiles.sums, tiles.scores, most_scores):
+        if _shared(tiles, variant) <= device.shared_per_block and not too_many(tiles.sums, tiles.scores, variant, code):
             yield tiles
 
 
 def _usual(variant: Variant, device: Device, code: KernelCode) -> _Tiles:
-    step = 16 * _COLUMN_WARPS
-    head, value = (-(-dim // step) * step for dim in (variant.head_dim, variant.value_dim))
-    return next(_fitting(head, value, variant.mask is not None, device, most_scores(code)))
+    head, value = (-(-dim // _WIDTH) * _WIDTH for dim in (variant.head_dim, variant.value_dim))
+    return next(_fitting(head, value, variant, device, code))
 
 
 def most_keys(variant: Variant, device: Device, code: KernelCode) -> int:
@@ -221,27 +221,27 @@ def most_keys(variant: Variant, device: Device, code: KernelCode) -> int:
     return _usual(variant, device, code).keys
 
 
-def _shared(tiles: _Tiles, masked: bool) -> int:
-    return max(tiles.shared + _mask_bytes(tiles, masked), tiles.prepare)
+def _shared(tiles: _Tiles, variant: Variant) -> int:
+    return max(tiles.shared + _mask_bytes(tiles, variant.mask is not None), tiles.prepare)
 
 
-def most_scores(code: KernelCode) -> int:
-    """Registers of a thread that weights and slopes may take."""
-    return _MOST_SCORES // 2 if any(grad.kind == "pair" for grad in code.param_grads) else _MOST_SCORES
-
-
-def too_many(sums: int, scores: int, most_scores: int) -> str:
+def too_many(sums: int, scores: int, variant: Variant, code: KernelCode) -> str:
     """Why a thread that has so many registers of sums, and of weights and slopes, would spill; "" if it would not."""
+    pairs_add = any(grad.kind == "pair" for grad in code.param_grads)
+    most_scores = _MOST_SCORES // 2 if pairs_add else _MOST_SCORES
+    padded = bool(variant.head_dim % _WIDTH or variant.value_dim % _WIDTH)
+    others = bool(code.declarations) or variant.dropout or variant.deterministic or padded
+    most_of_both = _MOST_BESIDE_OTHERS if others else _MOST_OF_BOTH
     if sums > _MOST_SUMS:
         return f"sums of dK and dV take {sums} registers of a thread, more than {_MOST_SUMS}: it would spill"
     if scores > most_scores:
         return f"weights and slopes take {scores} registers of a thread, more than {most_scores}: it would spill"
-    if sums + scores > _MOST_OF_BOTH:
-        return f"sums, weights and slopes take {sums + scores} registers of a thread, more than {_MOST_OF_BOTH}"
+    if sums + scores > most_of_both:
+        return f"sums, weights and slopes take {sums + scores} registers of a thread, more than {most_of_both}"
     return ""
 
 
-def _wanted(wanted: Tiles, usual: _Tiles, masked: bool, device: Device, most_scores: int) -> _Tiles:
+def _wanted(wanted: Tiles, usual: _Tiles, variant: Variant, device: Device, code: KernelCode) -> _Tiles:
     """Those with the sizes that are asked for: what fits as the others do, or else has just room. With too little of
     it they are the largest."""
     found = [
@@ -252,8 +252,8 @@ def _wanted(wanted: Tiles, usual: _Tiles, masked: bool, device: Device, most_sco
     # Usual rows come before others where they are left open.
     found.sort(key=lambda tiles: tiles.rows not in _USUAL_ROWS)
     possible = [tiles for tiles in found if tiles.rows <= tiles.threads]
-    room = [tiles for tiles in possible if _shared(tiles, masked) <= device.shared_per_block]
-    fitting = [tiles for tiles in room if not too_many(tiles.sums, tiles.scores, most_scores)]
+    room = [tiles for tiles in possible if _shared(tiles, variant) <= device.shared_per_block]
+    fitting = [tiles for tiles in room if not too_many(tiles.sums, tiles.scores, variant, code)]
     return next(iter((*fitting, *room, *possible, *found)))
 
 

@@ -9,7 +9,7 @@ from ...runtime.variant import Tiles
 from ...target import Target
 from ..model import Plan
 from ..schedule import Search
-from .backward import KEYS, ROWS, STAGES, Backward, most_keys, most_scores, registers_of, too_many
+from .backward import KEYS, ROWS, STAGES, Backward, most_keys, registers_of, too_many
 from .forward import Forward, shared_bytes
 
 _BESIDE = 48  # registers of a thread, beside its sums and scores, that ptxas asked for at least
@@ -61,7 +61,7 @@ def _backward_tiles_of(plan: Plan) -> Tiles:
 def _backward_waste(plan: Plan, target: Target) -> str:
     backward = plan.backward
     assert isinstance(backward, Backward) and target.device is not None
-    if why := too_many(*registers_of(backward), most_scores(plan.code)):
+    if why := too_many(*registers_of(backward), plan.variant, plan.code):
         return why
     # Queries are read once for all of a block's keys.
     most = most_keys(plan.variant, target.device, plan.code)
