@@ -96,8 +96,10 @@ def _tiles(variant: Variant, device: Device, why: dict[str, str]) -> tuple[int, 
     why["tile_q"] = (
         f"sums of {rows // 4} rows by {variant.value_dim} columns stay in a warp's registers beside the scores"
     )
-    # What an expression keeps of positions and params takes registers from the scores; so does what dropout draws.
-    spare = bool(variant.params) or variant.sink or variant.dropout or (variant.score is not None and width > 64)
+    # What an expression keeps of positions and params takes registers from the scores; so does what dropout draws. The
+    # compiler for cards of little shared memory (seen: sm_120) needs more for a soft cap than that for the others.
+    scored = variant.score is not None and (width > 64 or not large)
+    spare = bool(variant.params) or variant.sink or variant.dropout or scored
     keys = 64 if width > 128 else 48 if width > 64 and spare else 64 if width > 64 else 96 if spare else 128
     why["tile_kv"] = f"scores of {rows // 4} rows by {keys} keys are what registers have left"
     while not large and keys > 32 and 2 * (shared_bytes(variant, rows, keys, 1) + _RESERVED) > device.shared_per_sm:
