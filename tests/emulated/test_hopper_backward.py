@@ -198,6 +198,30 @@ def test_rows_of_nan_reach_what_sees_them(hopper: ModuleType) -> None:
             torch.testing.assert_close(got["v"][0, 51:], clean["v"][0, 51:], atol=2e-3, rtol=2e-2)
 
 
+def test_few_blocks_of_threads_look_for_what_is_to_be_made_again(hopper: ModuleType) -> None:
+    """More blocks of keys than 32 for each of those: here there are three multiprocessors, and four on each."""
+    call = Call(hopper, "narrow", 4, 6, batch=32 * 12 + 3)
+    want = call.want()
+    lost = [1, 13, 32 * 12 + 1]  # all three of one block of threads
+    call.inputs["q"][lost, 1] = torch.nan  # which sees keys up to 3
+    got = call.got()
+    for name in ("k", "v"):
+        assert got[name][lost, :4].isnan().all()
+        got[name][lost, :4] = want[name][lost, :4].to(got[name].dtype)
+    close({name: got[name] for name in ("k", "v")}, {name: want[name] for name in ("k", "v")})
+
+
+def test_rows_that_are_no_whole_chunks(hopper: ModuleType) -> None:
+    """Of o, which kernels read as it is."""
+    call = Call(hopper, "plain", 70, 30)
+    call.want()
+    want = call.got()
+    call.o = torch.nn.functional.pad(call.o, (0, 1))[..., :-1]
+    got = call.got()
+    assert torch.equal(got["k"], want["k"]) and torch.equal(got["v"], want["v"])
+    torch.testing.assert_close(got["q"], want["q"], atol=0.0, rtol=1e-2)
+
+
 @pytest.mark.parametrize("completions", ["latest", "random"])
 def test_one_warpgroup_has_values_the_other_keys(completions: str, hopper: ModuleType) -> None:
     """Of wide heads, whose last slabs are filled up: an odd number of dQ's parts, a window, a row that sees nothing."""
