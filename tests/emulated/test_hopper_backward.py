@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -118,6 +120,33 @@ def test_no_keys_and_fewer_queries_than_a_tile(hopper: ModuleType) -> None:
     call = Call(hopper, "plain", 5, 1)
     want = call.want()
     close({"v": call.got()["v"]}, {"v": want["v"]})
+
+
+@pytest.mark.parametrize(("name", "early"), [("plain", ["", "finish"]), ("narrow", ["find", "", "mend", "finish"])])
+def test_kernels_that_begin_early_wait_for_those_before(
+    name: str, early: list[str], hopper: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The emulator runs launches one after the other, and cannot tell."""
+    launched: dict[str, int] = {}
+    launch = driver.Emulator._launch
+
+    def watched(self: driver.Emulator, request: Any) -> None:
+        launched[request.kernel.decode()] = request.early
+        launch(self, request)
+
+    monkeypatch.setattr(driver.Emulator, "_launch", watched)
+    call = Call(hopper, name, 5, 7)
+    call.want()
+    call.got()
+    entries = [f"fagen_{name}_backward{'_' if kernel else ''}{kernel}" for kernel in early]
+    assert [kernel for kernel, begins_early in launched.items() if begins_early] == entries
+    kernels = (Path(hopper.__file__ or "").parent / "ptx" / f"{name}_backward.ptx").read_text().split(".entry ")[1:]
+    for text in kernels:
+        kernel = text[: text.index("(")]
+        assert text.count("griddepcontrol.wait;") == (kernel in entries), kernel
+        # All but the last of them, and the one before them, let the next one begin.
+        begins = kernel in (f"fagen_{name}_backward_prepare", *entries[:-1])
+        assert text.count("griddepcontrol.launch_dependents;") == begins, kernel
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.1, 1e-30])

@@ -14,6 +14,7 @@
 #include "fagen/cuda/slabs.h"
 #include "fagen/cuda/zeros.h"
 #include "fagen/ptx/bulk.h"
+#include "fagen/ptx/grid.h"
 #include "fagen/ptx/tensor.h"
 #include "fagen/ptx/warpgroup.h"
 
@@ -751,6 +752,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
   using namespace fagen;
   extern __shared__ __align__(1024) char memory[];
   const Shared shared(ptx::shared_address(memory));
+  ptx::let_next_begin();
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(shared.keys_full(), 1);
     ptx::mbarrier_init(shared.values_full(), 1);
@@ -759,6 +761,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
     shared.of_plans().make(1, kGroups);
     ptx::fence_mbarrier_init();
   }
+  ptx::wait_for_last();
   ptx::sync_block();
   const int warp = __shfl_sync(~0u, warp_id(), 0);
   const KeyBlock block = key_block(p, blockIdx.x);
@@ -781,6 +784,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
 extern "C" __global__ void __launch_bounds__(256)
     fagen_learned_d192_h100_backward_prepare(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
+  ptx::let_next_begin();
   constexpr int kLanes = lanes_of_row(kValueDim), kRows = 256 / kLanes, kRounds = (kTileQ + kRows - 1) / kRows;
   constexpr int kAtOnce = kRounds < 4 ? kRounds : 4;  // rows that a lane has on their way
   __shared__ float products[kTileQ];
@@ -839,6 +843,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256, 1)
     fagen_learned_d192_h100_backward_finish(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
+  ptx::wait_for_last();
   using Staged = Rows<64 * kHeadSlabs>;
   __shared__ __align__(128) char memory[kTileQ * Staged::kBytes];
   const uint32_t staged = ptx::shared_address(memory);

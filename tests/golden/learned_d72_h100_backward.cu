@@ -15,6 +15,7 @@
 #include "fagen/cuda/slabs.h"
 #include "fagen/cuda/zeros.h"
 #include "fagen/ptx/bulk.h"
+#include "fagen/ptx/grid.h"
 #include "fagen/ptx/tensor.h"
 #include "fagen/ptx/warpgroup.h"
 
@@ -905,6 +906,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
   using namespace fagen;
   extern __shared__ __align__(1024) char memory[];
   const Shared shared(ptx::shared_address(memory));
+  ptx::let_next_begin();
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(shared.keys_full(), 1);
     ptx::mbarrier_init(shared.values_full(), 1);
@@ -913,6 +915,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
     shared.of_plans().make(1, kGroups);
     ptx::fence_mbarrier_init();
   }
+  ptx::wait_for_last();
   ptx::sync_block();
   const int warp = __shfl_sync(~0u, warp_id(), 0);
   const KeyBlock block = key_block(p, blockIdx.x);
@@ -931,6 +934,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
 extern "C" __global__ void __launch_bounds__(256)
     fagen_learned_d72_h100_backward_prepare(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
+  ptx::let_next_begin();
   constexpr int kLanes = lanes_of_row(kValueDim), kRows = 256 / kLanes, kRounds = (kTileQ + kRows - 1) / kRows;
   constexpr int kAtOnce = kRounds < 4 ? kRounds : 4;  // rows that a lane has on their way
   __shared__ float products[kTileQ];
@@ -990,6 +994,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256, 1)
     fagen_learned_d72_h100_backward_finish(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
+  ptx::wait_for_last();
   using Staged = Rows<64 * kHeadSlabs>;
   __shared__ __align__(128) char memory[kTileQ * Staged::kBytes];
   const uint32_t staged = ptx::shared_address(memory);
@@ -1032,6 +1037,8 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 // apart: of neighbours, which are often lost together, each block has one.
 extern "C" __global__ void __launch_bounds__(256, 1) fagen_learned_d72_h100_backward_mend(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
+  ptx::let_next_begin();
+  ptx::wait_for_last();
   const uint32_t tiles = static_cast<uint32_t>(key_tiles(p)), kv_heads = static_cast<uint32_t>(p.shape.kv_heads);
   const uint32_t all = key_blocks(p), step = gridDim.x;
 #pragma unroll 1
@@ -1053,6 +1060,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) fagen_learned_d72_h100_back
 extern "C" __global__ void __launch_bounds__(32 * fagen::kFinders, 8)
     fagen_learned_d72_h100_backward_find(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
+  ptx::let_next_begin();
   const Finder<kKeyGroups> finder(static_cast<uint32_t>(tile_words(p)));
   uint32_t work = finder.work;
   const uint32_t blocks = static_cast<uint32_t>(key_tiles(p));
@@ -1066,4 +1074,5 @@ extern "C" __global__ void __launch_bounds__(32 * fagen::kFinders, 8)
     const Tri admitted = tile_test(p, at);  // by all lanes, which may read params together
     return left > 0 ? admitted : Tri::kNone;
   });
+  ptx::wait_for_last();  // which it asks nothing of, for the kernel that waits for this one alone
 }

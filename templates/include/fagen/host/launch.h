@@ -297,17 +297,19 @@ inline void run_backward(const Call& call, BackwardParams& p, const BackwardWork
   const BackwardImage& image = *call.variant.backward_image;
   void* params[] = {&p, maps, maps + 1, maps + 2, maps + 3};
   const int64_t map = sizeof(TensorMap), sizes[] = {sizeof(p), map, map, map, map};
-  const auto run = [&](const Kernel& kernel, uint32_t blocks, int32_t count = 1) {
-    launch(call, image, kernel, blocks, params, sizes, count, buffers);
+  const auto run = [&](const Kernel& kernel, uint32_t blocks, bool early = false, int32_t count = 1) {
+    launch(call, image, kernel, blocks, params, sizes, count, buffers, early);
   };
+  // Kernels that take maps are Hopper's: from `find` to `finish` each waits for all before it, having begun before they end.
+  const bool early = map_count != 0;
   run(image.prepare, work.query_tiles());
-  if (image.find.name != nullptr) run(image.find, work.find_blocks());
-  run(image.kernel, work.key_tiles(), 1 + map_count);
+  if (image.find.name != nullptr) run(image.find, work.find_blocks(), early);
+  run(image.kernel, work.key_tiles(), early, 1 + map_count);
   if (image.mend.name != nullptr) {
     const int64_t most = int64_t{kMenders} * call.driver.multiprocessors(call.device.index);
-    run(image.mend, work.key_tiles() < most ? work.key_tiles() : static_cast<uint32_t>(most));
+    run(image.mend, work.key_tiles() < most ? work.key_tiles() : static_cast<uint32_t>(most), early);
   }
-  if (image.finish.name != nullptr) run(image.finish, work.query_tiles());
+  if (image.finish.name != nullptr) run(image.finish, work.query_tiles(), early);
   if (p.d_sink != nullptr) run(image.sink, static_cast<uint32_t>(p.shape.heads));
   if (work.elements() > 0) {
     const int64_t blocks = (work.elements() + image.round.threads - 1) / image.round.threads;
