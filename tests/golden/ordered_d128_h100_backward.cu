@@ -847,7 +847,8 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   using Staged = Rows<64 * kHeadSlabs>;
   __shared__ __align__(128) char memory[kTileQ * Staged::kBytes];
   const uint32_t staged = ptx::shared_address(memory);
-  const int32_t tiles = query_tiles(p), tile = static_cast<int32_t>(blockIdx.x);
+  // The last tiles first, which were added to last: of these the second-level cache still has some.
+  const int32_t tiles = query_tiles(p), tile = static_cast<int32_t>(gridDim.x - 1 - blockIdx.x);
   const int32_t head = tile / tiles, heads = static_cast<int32_t>(p.shape.heads), b = head / heads, h = head % heads;
   const int32_t i = tile % tiles * kTileQ, left = static_cast<int32_t>(p.shape.q_len) - i;
   const int lane = lane_id();
