@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -120,6 +122,33 @@ def test_no_keys_and_fewer_queries_than_a_tile(hopper: ModuleType) -> None:
     close({"v": call.got()["v"]}, {"v": want["v"]})
 
 
+@pytest.mark.parametrize(("name", "early"), [("plain", ["", "finish"]), ("narrow", ["find", "", "mend", "finish"])])
+def test_kernels_that_begin_early_wait_for_those_before(
+    name: str, early: list[str], hopper: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The emulator runs launches one after the other, and cannot tell."""
+    launched: dict[str, int] = {}
+    launch = driver.Emulator._launch
+
+    def watched(self: driver.Emulator, request: Any) -> None:
+        launched[request.kernel.decode()] = request.early
+        launch(self, request)
+
+    monkeypatch.setattr(driver.Emulator, "_launch", watched)
+    call = Call(hopper, name, 5, 7)
+    call.want()
+    call.got()
+    entries = [f"fagen_{name}_backward{'_' if kernel else ''}{kernel}" for kernel in early]
+    assert [kernel for kernel, begins_early in launched.items() if begins_early] == entries
+    kernels = (Path(hopper.__file__ or "").parent / "ptx" / f"{name}_backward.ptx").read_text().split(".entry ")[1:]
+    for text in kernels:
+        kernel = text[: text.index("(")]
+        assert text.count("griddepcontrol.wait;") == (kernel in entries), kernel
+        # All but the last of them, and the one before them, let the next one begin.
+        begins = kernel in (f"fagen_{name}_backward_prepare", *entries[:-1])
+        assert text.count("griddepcontrol.launch_dependents;") == begins, kernel
+
+
 @pytest.mark.parametrize("scale", [0.0, -0.1, 1e-30])
 def test_scales_of_nothing_and_less(scale: float, hopper: ModuleType) -> None:
     call = Call(hopper, "narrow", 40, 70)
@@ -196,6 +225,30 @@ def test_rows_of_nan_reach_what_sees_them(hopper: ModuleType) -> None:
         if name == "q":
             assert got["k"][0, :51].isnan().all() and got["v"][0, :51].isnan().all()
             torch.testing.assert_close(got["v"][0, 51:], clean["v"][0, 51:], atol=2e-3, rtol=2e-2)
+
+
+def test_few_blocks_of_threads_look_for_what_is_to_be_made_again(hopper: ModuleType) -> None:
+    """More blocks of keys than 32 for each of those: here there are three multiprocessors, and four on each."""
+    call = Call(hopper, "narrow", 4, 6, batch=32 * 12 + 3)
+    want = call.want()
+    lost = [1, 13, 32 * 12 + 1]  # all three of one block of threads
+    call.inputs["q"][lost, 1] = torch.nan  # which sees keys up to 3
+    got = call.got()
+    for name in ("k", "v"):
+        assert got[name][lost, :4].isnan().all()
+        got[name][lost, :4] = want[name][lost, :4].to(got[name].dtype)
+    close({name: got[name] for name in ("k", "v")}, {name: want[name] for name in ("k", "v")})
+
+
+def test_rows_that_are_no_whole_chunks(hopper: ModuleType) -> None:
+    """Of o, which kernels read as it is."""
+    call = Call(hopper, "plain", 70, 30)
+    call.want()
+    want = call.got()
+    call.o = torch.nn.functional.pad(call.o, (0, 1))[..., :-1]
+    got = call.got()
+    assert torch.equal(got["k"], want["k"]) and torch.equal(got["v"], want["v"])
+    torch.testing.assert_close(got["q"], want["q"], atol=0.0, rtol=1e-2)
 
 
 @pytest.mark.parametrize("completions", ["latest", "random"])

@@ -12,7 +12,9 @@
 #include "fagen/cuda/ring.h"
 #include "fagen/cuda/row_products.h"
 #include "fagen/cuda/slabs.h"
+#include "fagen/cuda/zeros.h"
 #include "fagen/ptx/bulk.h"
+#include "fagen/ptx/grid.h"
 #include "fagen/ptx/tensor.h"
 #include "fagen/ptx/warpgroup.h"
 
@@ -274,7 +276,7 @@ struct Work {
   // Of each query row, in the order in which lanes take them: lse; and -delta, where dO · v starts.
   // Rows past the end have weights of 0.
   float *starts, *deltas;
-  float* dq;  // zeros, then of each tile its parts, in the order in which threads hold them
+  float* dq;  // zeros, and then of each tile its parts, in the order in which threads hold them
   float* gaps;  // what is added to exponents of a tile with a coarse row
 
   __device__ __forceinline__ explicit Work(const BackwardParams& p) {
@@ -639,15 +641,15 @@ class ValueMultiplier : WideMultiplier {
       start_at_nothing(s[0]);
       ptx::fence_products();
       multiply_rows<kHeadDim>(s[0], shared_.keys(), shared_.queries(stage));
+      const bool late = is_coarse_tile(shared_.starts(stage));
       plans_.next();
       const Note next = peek();  // while products are under way
       ptx::wait_for_products<0>();
       ptx::settle(s[0]);
-      const bool coarse = is_coarse_tile(shared_.starts(stage));
-      if ((now.flags & 1) != 0 && !coarse) {
+      if ((now.flags & 1) != 0 && !late) {
         weigh_whole(p_, pairs_of(now), shared_.starts(stage), s, weights);
       } else {
-        weigh_mixed(p_, pairs_of(now), shared_.starts(stage), coarse ? gaps_of(p_, now.tile) : nullptr, s, weights);
+        weigh_mixed(p_, pairs_of(now), shared_.starts(stage), late ? gaps_of(p_, now.tile) : nullptr, s, weights);
       }
       ptx::sync_named<Named::kOfBoth>(Named::weights_empty());
       store_sums(shared_.weights(), s[0]);
@@ -750,6 +752,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
   using namespace fagen;
   extern __shared__ __align__(1024) char memory[];
   const Shared shared(ptx::shared_address(memory));
+  ptx::let_next_begin();
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(shared.keys_full(), 1);
     ptx::mbarrier_init(shared.values_full(), 1);
@@ -758,6 +761,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
     shared.of_plans().make(1, kGroups);
     ptx::fence_mbarrier_init();
   }
+  ptx::wait_for_last();
   ptx::sync_block();
   const int warp = __shfl_sync(~0u, warp_id(), 0);
   const KeyBlock block = key_block(p, blockIdx.x);
@@ -776,29 +780,53 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
   }
 }
 
-// Before it, a block of threads for each tile of queries: its rows' numbers.
+// Before it, a block of threads for each tile of queries: its rows' numbers, and zeros that dQ is added to.
 extern "C" __global__ void __launch_bounds__(256)
     fagen_learned_d192_h100_backward_prepare(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
-  constexpr int kLanes = lanes_of_row(kValueDim), kRows = 256 / kLanes;
+  ptx::let_next_begin();
+  constexpr int kLanes = lanes_of_row(kValueDim), kRows = 256 / kLanes, kRounds = (kTileQ + kRows - 1) / kRows;
+  constexpr int kAtOnce = kRounds < 4 ? kRounds : 4;  // rows that a lane has on their way
+  __shared__ float products[kTileQ];
   const Work work(p);
-  const int32_t tiles = query_tiles(p), tile = static_cast<int32_t>(blockIdx.x);
-  const int32_t head = tile / tiles, heads = static_cast<int32_t>(p.shape.heads), b = head / heads, h = head % heads;
-  const int32_t i = tile % tiles * kTileQ, left = static_cast<int32_t>(p.shape.q_len) - i;
+  // Blocks that run at once have the same rows of all heads, which mostly are next to each other in memory.
+  const int32_t tiles = query_tiles(p), heads = static_cast<int32_t>(p.shape.heads);
+  const int32_t h = static_cast<int32_t>(blockIdx.x) % heads, rest = static_cast<int32_t>(blockIdx.x) / heads;
+  const int32_t b = rest / tiles, i = rest % tiles * kTileQ, head = b * heads + h, tile = head * tiles + rest % tiles;
+  const int32_t left = static_cast<int32_t>(p.shape.q_len) - i, rows = left < kTileQ ? left : kTileQ;
   const auto o = RowsOf<Element::Type>::of(p.o, b, h), d_o = RowsOf<Element::Type>::of(p.d_o, b, h);
   const int64_t first = head * p.shape.q_len + i, padded = int64_t{tile} * kTileQ;
-  const int own = static_cast<int>(threadIdx.x);
-  const bool late = ptx::sync_block_or(own < kTileQ && own < left && is_late(p, p.lse[first + own]));
+  const int own = static_cast<int>(threadIdx.x), row_of_lanes = own / kLanes;
+  const bool real = own < rows;
+  const float lse = real ? p.lse[first + own] : -kInfinity, d_lse = real && p.d_lse != nullptr ? p.d_lse[first + own] : 0.0f;
+  put_zeros<kDqParts * kDqFloats, 256>(work.dq + int64_t{tile} * kDqParts * kDqFloats);
+  if (o.whole && d_o.whole) {
 #pragma unroll 1
-  for (int row = static_cast<int>(threadIdx.x) / kLanes; row < kTileQ; row += kRows) {
-    const bool real = row < left;
-    const int64_t at = i + (real ? row : 0);
-    const float product = product_of_rows<Element, kValueDim>(o, at, d_o, at);
-    if (lane_id() % kLanes != 0) continue;
-    const float lse = real ? p.lse[first + row] : -kInfinity, d_lse = real && p.d_lse != nullptr ? p.d_lse[first + row] : 0.0f;
-    work.starts[padded + place_of_row(row)] = lse;
-    work.gaps[padded + place_of_row(row)] = 0.0f;
-    work.deltas[padded + place_of_row(row)] = real ? d_lse - product : 0.0f;
+    for (int some = 0; some < kTileQ; some += kAtOnce * kRows) {
+      const int row = some + row_of_lanes;
+      RowPairs<Element, kValueDim, kAtOnce, kRows> pairs;
+      pairs.load(o, d_o, i + row, rows - row);
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const float product = pairs.product(n);
+        if (const int at = row + n * kRows; lane_id() % kLanes == 0 && at < kTileQ) products[at] = product;
+      }
+    }
+  } else {
+#pragma unroll 1
+    for (int row = row_of_lanes; row < kTileQ; row += kRows) {
+      const int64_t at = i + (row < rows ? row : 0);
+      const float product = product_of_rows<Element, kValueDim>(o, at, d_o, at);
+      if (lane_id() % kLanes == 0) products[row] = product;
+    }
+  }
+  const bool late = ptx::sync_block_or(real && is_late(p, lse));
+  if (own < kTileQ) {
+    const float product = products[own];
+    const int64_t place = padded + place_of_row(own);
+    work.starts[place] = lse;
+    work.gaps[place] = 0.0f;
+    work.deltas[place] = real ? d_lse - product : 0.0f;
   }
   if (!late) return;
   ptx::sync_block();
@@ -815,10 +843,12 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256, 1)
     fagen_learned_d192_h100_backward_finish(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
+  ptx::wait_for_last();
   using Staged = Rows<64 * kHeadSlabs>;
   __shared__ __align__(128) char memory[kTileQ * Staged::kBytes];
   const uint32_t staged = ptx::shared_address(memory);
-  const int32_t tiles = query_tiles(p), tile = static_cast<int32_t>(blockIdx.x);
+  // The last tiles first, which were added to last: of these the second-level cache still has some.
+  const int32_t tiles = query_tiles(p), tile = static_cast<int32_t>(gridDim.x - 1 - blockIdx.x);
   const int32_t head = tile / tiles, heads = static_cast<int32_t>(p.shape.heads), b = head / heads, h = head % heads;
   const int32_t i = tile % tiles * kTileQ, left = static_cast<int32_t>(p.shape.q_len) - i;
   const int lane = lane_id();

@@ -13,7 +13,9 @@
 #include "fagen/cuda/ring.h"
 #include "fagen/cuda/row_products.h"
 #include "fagen/cuda/slabs.h"
+#include "fagen/cuda/zeros.h"
 #include "fagen/ptx/bulk.h"
+#include "fagen/ptx/grid.h"
 #include "fagen/ptx/tensor.h"
 #include "fagen/ptx/warpgroup.h"
 
@@ -301,7 +303,7 @@ struct Work {
   // Of each query row, in the order in which lanes take them: lse; and -delta, where dO · v starts.
   // Rows past the end have weights of 0.
   float *starts, *deltas;
-  float* dq;  // zeros, then of each tile its parts, in the order in which threads hold them
+  float* dq;  // zeros, and then of each tile its parts, in the order in which threads hold them
   float* gaps;  // what is added to exponents of a tile with a coarse row
   TileWord<kKeyGroups>* tiles;  // that the mask does not rule out, by blocks of keys
 
@@ -412,10 +414,14 @@ __device__ __noinline__ float gap_of_row(const BackwardParams& p, const Block& a
   return fabsf(gap) <= 0x1p-21f * fabsf(lse) ? gap : 0.0f;
 }
 
+// Blocks of keys of all key heads. Of the counters each has one that says whether its sums were no finite numbers, then
+// there is one of drawn work, then each block has those of its turns.
+__device__ __forceinline__ uint32_t key_blocks(const BackwardParams& p) {
+  return static_cast<uint32_t>(p.shape.batch * p.shape.kv_heads) * static_cast<uint32_t>(key_tiles(p));
+}
 // Whether sums of a block were no finite numbers.
 __device__ __forceinline__ uint32_t& lost_of(const BackwardParams& p, const KeyBlock& block) {
-  return p.turns[p.shape.batch * p.shape.heads * query_tiles(p) +
-                 (block.b * p.shape.kv_heads + block.hk) * key_tiles(p) + block.j / kTileKv];
+  return p.turns[(block.b * p.shape.kv_heads + block.hk) * key_tiles(p) + block.j / kTileKv];
 }
 
 // What follows is run where sums came out that are no finite numbers. Such numbers in a row may have met pairs that the mask
@@ -748,20 +754,21 @@ class Multiplier {
       ptx::fence_products();
       multiply_rows<kHeadDim>(s[0], shared_.keys(), shared_.queries(stage));
       multiply_rows<kValueDim>(dp, shared_.values(), shared_.gradients(stage));
+      // While products are under way.
+      const bool late = is_coarse_tile(shared_.starts(stage));
+      plans_.next();
+      const Note next = peek();
       ptx::wait_for_products<1>();
       ptx::settle(s[0]);
       store_sums(shared_.scores(group_), s[0]);
-      const bool coarse = is_coarse_tile(shared_.starts(stage));
-      if ((now.flags >> group_ & 1) != 0 && !coarse) {
+      if ((now.flags >> group_ & 1) != 0 && !late) {
         weigh_whole(p_, pairs_of(now), shared_.starts(stage), s, weights);
       } else {
-        weigh_mixed(p_, pairs_of(now), shared_.starts(stage), coarse ? gaps_of(p_, now.tile) : nullptr, s, weights);
+        weigh_mixed(p_, pairs_of(now), shared_.starts(stage), late ? gaps_of(p_, now.tile) : nullptr, s, weights);
       }
       ptx::fence_products();
       add_rows<0, kTileQ / 16>(dv, weights, gradients_across(stage));
       ptx::commit_products();
-      plans_.next();
-      const Note next = peek();  // while products are under way
       ptx::wait_for_products<1>();
       ptx::settle(dp);
       ptx::wait_for_products<0>();  // those for dV, so that registers of weights are free
@@ -899,6 +906,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
   using namespace fagen;
   extern __shared__ __align__(1024) char memory[];
   const Shared shared(ptx::shared_address(memory));
+  ptx::let_next_begin();
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(shared.keys_full(), 1);
     ptx::mbarrier_init(shared.values_full(), 1);
@@ -907,6 +915,7 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
     shared.of_plans().make(1, kGroups);
     ptx::fence_mbarrier_init();
   }
+  ptx::wait_for_last();
   ptx::sync_block();
   const int warp = __shfl_sync(~0u, warp_id(), 0);
   const KeyBlock block = key_block(p, blockIdx.x);
@@ -921,29 +930,54 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
   }
 }
 
-// Before it, a block of threads for each tile of queries: its rows' numbers.
+// Before it, a block of threads for each tile of queries: its rows' numbers, and zeros that dQ is added to.
 extern "C" __global__ void __launch_bounds__(256)
     fagen_learned_d72_h100_backward_prepare(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
-  constexpr int kLanes = lanes_of_row(kValueDim), kRows = 256 / kLanes;
+  ptx::let_next_begin();
+  constexpr int kLanes = lanes_of_row(kValueDim), kRows = 256 / kLanes, kRounds = (kTileQ + kRows - 1) / kRows;
+  constexpr int kAtOnce = kRounds < 4 ? kRounds : 4;  // rows that a lane has on their way
+  __shared__ float products[kTileQ];
   const Work work(p);
-  const int32_t tiles = query_tiles(p), tile = static_cast<int32_t>(blockIdx.x);
-  const int32_t head = tile / tiles, heads = static_cast<int32_t>(p.shape.heads), b = head / heads, h = head % heads;
-  const int32_t i = tile % tiles * kTileQ, left = static_cast<int32_t>(p.shape.q_len) - i;
+  // Blocks that run at once have the same rows of all heads, which mostly are next to each other in memory.
+  const int32_t tiles = query_tiles(p), heads = static_cast<int32_t>(p.shape.heads);
+  const int32_t h = static_cast<int32_t>(blockIdx.x) % heads, rest = static_cast<int32_t>(blockIdx.x) / heads;
+  const int32_t b = rest / tiles, i = rest % tiles * kTileQ, head = b * heads + h, tile = head * tiles + rest % tiles;
+  const int32_t left = static_cast<int32_t>(p.shape.q_len) - i, rows = left < kTileQ ? left : kTileQ;
   const auto o = RowsOf<Element::Type>::of(p.o, b, h), d_o = RowsOf<Element::Type>::of(p.d_o, b, h);
   const int64_t first = head * p.shape.q_len + i, padded = int64_t{tile} * kTileQ;
-  const int own = static_cast<int>(threadIdx.x);
-  const bool late = ptx::sync_block_or(own < kTileQ && own < left && is_late(p, p.lse[first + own]));
+  const int own = static_cast<int>(threadIdx.x), row_of_lanes = own / kLanes;
+  const bool real = own < rows;
+  const float lse = real ? p.lse[first + own] : -kInfinity, d_lse = real && p.d_lse != nullptr ? p.d_lse[first + own] : 0.0f;
+  put_zeros<kDqParts * kDqFloats, 256>(work.dq + int64_t{tile} * kDqParts * kDqFloats);
+  clear_counters(p, key_blocks(p));
+  if (o.whole && d_o.whole) {
 #pragma unroll 1
-  for (int row = static_cast<int>(threadIdx.x) / kLanes; row < kTileQ; row += kRows) {
-    const bool real = row < left;
-    const int64_t at = i + (real ? row : 0);
-    const float product = product_of_rows<Element, kValueDim>(o, at, d_o, at);
-    if (lane_id() % kLanes != 0) continue;
-    const float lse = real ? p.lse[first + row] : -kInfinity, d_lse = real && p.d_lse != nullptr ? p.d_lse[first + row] : 0.0f;
-    work.starts[padded + place_of_row(row)] = lse;
-    work.gaps[padded + place_of_row(row)] = 0.0f;
-    work.deltas[padded + place_of_row(row)] = real ? d_lse - product : 0.0f;
+    for (int some = 0; some < kTileQ; some += kAtOnce * kRows) {
+      const int row = some + row_of_lanes;
+      RowPairs<Element, kValueDim, kAtOnce, kRows> pairs;
+      pairs.load(o, d_o, i + row, rows - row);
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const float product = pairs.product(n);
+        if (const int at = row + n * kRows; lane_id() % kLanes == 0 && at < kTileQ) products[at] = product;
+      }
+    }
+  } else {
+#pragma unroll 1
+    for (int row = row_of_lanes; row < kTileQ; row += kRows) {
+      const int64_t at = i + (row < rows ? row : 0);
+      const float product = product_of_rows<Element, kValueDim>(o, at, d_o, at);
+      if (lane_id() % kLanes == 0) products[row] = product;
+    }
+  }
+  const bool late = ptx::sync_block_or(real && is_late(p, lse));
+  if (own < kTileQ) {
+    const float product = products[own];
+    const int64_t place = padded + place_of_row(own);
+    work.starts[place] = lse;
+    work.gaps[place] = 0.0f;
+    work.deltas[place] = real ? d_lse - product : 0.0f;
   }
   if (!late) return;
   ptx::sync_block();
@@ -960,10 +994,12 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256, 1)
     fagen_learned_d72_h100_backward_finish(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
+  ptx::wait_for_last();
   using Staged = Rows<64 * kHeadSlabs>;
   __shared__ __align__(128) char memory[kTileQ * Staged::kBytes];
   const uint32_t staged = ptx::shared_address(memory);
-  const int32_t tiles = query_tiles(p), tile = static_cast<int32_t>(blockIdx.x);
+  // The last tiles first, which were added to last: of these the second-level cache still has some.
+  const int32_t tiles = query_tiles(p), tile = static_cast<int32_t>(gridDim.x - 1 - blockIdx.x);
   const int32_t head = tile / tiles, heads = static_cast<int32_t>(p.shape.heads), b = head / heads, h = head % heads;
   const int32_t i = tile % tiles * kTileQ, left = static_cast<int32_t>(p.shape.q_len) - i;
   const int lane = lane_id();
@@ -998,18 +1034,34 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     store_rows<Staged, 8, kHeadDim>(to, i + some, left - some < 8 ? left - some : 8, staged + some * Staged::kBytes);
 }
 
+// Mostly there is nothing to do: a few blocks of threads, whose warps look at the same 32 counters at a time. Those are far
+// apart: of neighbours, which are often lost together, each block has one.
 extern "C" __global__ void __launch_bounds__(256, 1) fagen_learned_d72_h100_backward_mend(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
-  const KeyBlock block = key_block(p, blockIdx.x);
-  if (lost_of(p, block) == 0) return;
+  ptx::let_next_begin();
+  ptx::wait_for_last();
+  const uint32_t tiles = static_cast<uint32_t>(key_tiles(p)), kv_heads = static_cast<uint32_t>(p.shape.kv_heads);
+  const uint32_t all = key_blocks(p), step = gridDim.x;
 #pragma unroll 1
-  for (int32_t j = block.j + warp_id(); j < block.j + kTileKv && j < p.shape.kv_len; j += 8) mend_key(p, block.b, block.hk, j);
+  for (uint32_t first = blockIdx.x; first < all; first += 32 * step) {
+    const uint32_t own = first + lane_id() * step;
+    uint32_t lost = __ballot_sync(~0u, own < all && p.turns[own] != 0);
+#pragma unroll 1
+    for (; lost != 0; lost &= lost - 1) {
+      const uint32_t block = first + static_cast<uint32_t>(__ffs(static_cast<int>(lost)) - 1) * step, head = block / tiles;
+      const int32_t b = static_cast<int32_t>(head / kv_heads), hk = static_cast<int32_t>(head % kv_heads);
+      const int32_t j = static_cast<int32_t>(block % tiles) * kTileKv;
+#pragma unroll 1
+      for (int32_t at = j + warp_id(); at < j + kTileKv && at < p.shape.kv_len; at += 8) mend_key(p, b, hk, at);
+    }
+  }
 }
 
 // Finds what the mask admits of a block's keys, a warp for 8 tiles of queries and the keys of a warpgroup.
 extern "C" __global__ void __launch_bounds__(32 * fagen::kFinders, 8)
     fagen_learned_d72_h100_backward_find(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
+  ptx::let_next_begin();
   const Finder<kKeyGroups> finder(static_cast<uint32_t>(tile_words(p)));
   uint32_t work = finder.work;
   const uint32_t blocks = static_cast<uint32_t>(key_tiles(p));
@@ -1023,4 +1075,5 @@ extern "C" __global__ void __launch_bounds__(32 * fagen::kFinders, 8)
     const Tri admitted = tile_test(p, at);  // by all lanes, which may read params together
     return left > 0 ? admitted : Tri::kNone;
   });
+  ptx::wait_for_last();  // which it asks nothing of, for the kernel that waits for this one alone
 }

@@ -11,6 +11,7 @@
 #include "fagen/cuda/query_notes.h"
 #include "fagen/cuda/sums.h"
 #include "fagen/cuda/tiles.h"
+#include "fagen/cuda/zeros.h"
 
 namespace fagen {
 namespace {
@@ -413,8 +414,8 @@ __device__ __forceinline__ float normalize(const BackwardParams& p, const Block&
   return norm_of(lse, sum);
 }
 
-// The notes on a tile of query rows.
-__device__ __forceinline__ void prepare(const BackwardParams& p, const Block& rows, uint32_t shared, void* notes) {
+// The notes on a tile of query rows, and zeros that its dQ is added to.
+__device__ __forceinline__ void prepare(const BackwardParams& p, const Block& rows, uint32_t shared, void* notes, float* sums) {
   static_assert(kTileQ <= kThreads, "a thread for each row");
   const uint32_t o_shared = shared, d_o_shared = o_shared + kDoBytes;
   const uint32_t deltas_shared = shared + kDeltas, lse_shared = deltas_shared + kTileQ * 4;
@@ -424,6 +425,7 @@ __device__ __forceinline__ void prepare(const BackwardParams& p, const Block& ro
   ptx::commit_copies();
   const int64_t place = (rows.b * p.shape.heads + rows.h) * p.shape.q_len + rows.i + own;
   const float lse = own < rows.rows ? p.lse[place] : -kInfinity;
+  put_zeros<kTileQ * HeadRows::kChunks * 8, kThreads>(sums);  // while rows come
   if (own < kTileQ) ptx::st_shared_4(lse_shared + own * 4, __float_as_uint(lse));
   ptx::wait_for_copies<0>();
   const bool gaps = ptx::sync_block_or(own < kTileQ && lse == -kInfinity), coarse = ptx::sync_block_or(is_coarse(lse));
@@ -458,8 +460,9 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
     fagen_rich_d80_backward_prepare(const __grid_constant__ fagen::BackwardParams p) {
   using namespace fagen;
   extern __shared__ __align__(128) char memory[];
-  prepare(p, rows_of(p, blockIdx.x), ptx::shared_address(memory),
-          static_cast<char*>(p.notes) + static_cast<int64_t>(blockIdx.x) * (kTileQ * kNoteBytes));
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTileQ;
+  prepare(p, rows_of(p, blockIdx.x), ptx::shared_address(memory), static_cast<char*>(p.notes) + first * kNoteBytes,
+          p.dq_sums + first * (HeadRows::kChunks * 8));
 }
 
 extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)

@@ -77,9 +77,9 @@ struct BackwardParams {
   const Pool* pool;
   // Of cards. What [B, H] have of each query row, rows being padded to whole tiles, in the kernels' own order:
   void* notes;
-  float* dq_sums;    // zero-filled
-  // Of tiles of query rows of all heads, then of tiles of keys of all key heads, then one, then kDqAdders of each tile of
-  // keys; zero-filled.
+  float* dq_sums;
+  // Counters: of tiles of keys of all key heads, then one, then kDqAdders of each tile of keys. The first kernel clears these
+  // and dq_sums.
   uint32_t* turns;
   uint64_t* exact[kMaxParams];  // sums of d_params, kExactWords an element; zero-filled, or nullptr: not wanted
   Dropout dropout;

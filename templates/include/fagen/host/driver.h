@@ -33,13 +33,13 @@ struct Kernel {
 
 // A backward unit, whose kernels are launched one after the other; see launch.h for the grids.
 struct BackwardImage : Unit {
-  Kernel prepare;   // makes the notes on query rows, a block for a tile of them
+  Kernel prepare;   // makes the notes on query rows, clears sums of dQ and counters; a block for a tile of rows
   Kernel kernel;    // the gradients, a block for a tile of keys
   Kernel finish;    // from sums of dQ to dq, a block for a tile of query rows
   Kernel sink;      // the gradient of the sink, a block for a head
   Kernel round;     // from exact sums to gradients of params
   Kernel find;      // the tiles of a mask, a warp for 8 tiles of query rows and a warpgroup's part of a tile of keys
-  Kernel mend;      // gradients of keys again, where some are no finite numbers: a block for a tile of keys
+  Kernel mend;      // gradients of keys again, where some are no finite numbers: a few blocks for all tiles of keys
   int32_t tile_q, tile_kv;  // query rows that notes and sums are padded to, and keys of a block
   int32_t note_bytes;  // of a query row's notes
   int32_t sum_bytes;   // of a query row's sums of dQ

@@ -203,7 +203,7 @@ inline void count_on_device(const Call& call, ForwardParams& p, TileCounts* coun
 // What the kernels of a call hand to each other. Memory of it is a stream's to keep until they are done.
 class BackwardWork {
  public:
-  // Puts it into p.
+  // Puts it into p. What the first kernel clears is not filled here: that would be a launch more.
   BackwardWork(const Call& call, BackwardParams& p) {
     const VariantRow& variant = call.variant;
     const BackwardImage& image = *variant.backward_image;
@@ -211,15 +211,15 @@ class BackwardWork {
     query_tiles_ = tiles_of(call, shape.q_len, image.tile_q, shape.heads, shape.batch, "queries");
     key_tiles_ = tiles_of(call, shape.kv_len, image.tile_kv, shape.kv_heads, shape.batch, "keys");
     const int64_t rows = int64_t{query_tiles_} * image.tile_q;
-    p.notes = take(notes_, call, rows * image.note_bytes / 4, Dtype::i32, "notes on query rows", false);
-    p.dq_sums = static_cast<float*>(take(sums_, call, rows * image.sum_bytes / 4, Dtype::f32, "sums of dq", true));
-    const int64_t turns = image.turns ? int64_t{query_tiles_} + (1 + kDqAdders) * int64_t{key_tiles_} + 1 : 0;
-    p.turns = static_cast<uint32_t*>(take(turns_, call, turns, Dtype::i32, "turns of key tiles", true));
+    p.notes = take(notes_, call, rows * image.note_bytes / 4, Dtype::i32, "notes on query rows");
+    p.dq_sums = static_cast<float*>(take(sums_, call, rows * image.sum_bytes / 4, Dtype::f32, "sums of dq"));
+    const int64_t turns = image.turns ? 1 + (1 + kDqAdders) * int64_t{key_tiles_} : 0;
+    p.turns = static_cast<uint32_t*>(take(turns_, call, turns, Dtype::i32, "turns of key tiles"));
     if (image.find.name != nullptr) {
       const int64_t tiles = (shape.q_len + image.tile_q - 1) / image.tile_q, blocks = (shape.kv_len + image.tile_kv - 1) / image.tile_kv;
       const int64_t words = shape.batch * (image.by_head ? shape.heads : 1) * blocks * ((tiles + 31) / 32);
       find_blocks_ = fagen::host::find_blocks(call, words, image.word_bytes);
-      p.workspace = take(found_, call, words * image.word_bytes / 4, Dtype::i32, "the tiles of a mask", false);
+      p.workspace = take(found_, call, words * image.word_bytes / 4, Dtype::i32, "the tiles of a mask");
     }
     if (image.round.name == nullptr) return;
     for (int32_t i = 0; i < variant.param_count; ++i) {
@@ -228,7 +228,8 @@ class BackwardWork {
       const int64_t elements = d.size[0] * d.size[1] * d.size[2] * d.size[3];
       if (elements > elements_) elements_ = elements;
       p.exact[i] = static_cast<uint64_t*>(
-          take(exact_[i], call, elements * kExactWords, Dtype::i64, "exact sums of a param's gradient", true));
+          take(exact_[i], call, elements * kExactWords, Dtype::i64, "exact sums of a param's gradient"));
+      exact_[i].fill_with_zeros();
     }
   }
 
@@ -246,10 +247,9 @@ class BackwardWork {
   }
 
  private:
-  static void* take(Tensor& made, const Call& call, int64_t elements, Dtype dtype, const char* what, bool zeros) {
+  static void* take(Tensor& made, const Call& call, int64_t elements, Dtype dtype, const char* what) {
     if (elements == 0) return nullptr;
     made = Tensor::empty(call.device, 1, &elements, dtype, what);
-    if (zeros) made.fill_with_zeros();
     return made.data();
   }
 
@@ -293,17 +293,23 @@ inline Buffers buffers_of(const Call& call, const BackwardParams& p, const Backw
 inline void run_backward(const Call& call, BackwardParams& p, const BackwardWork& work, const Buffers& buffers,
                          TensorMap* maps, int32_t map_count) {
   constexpr int64_t kMostBlocks = 1 << 16;  // of a kernel whose threads go through as many elements as there are
+  constexpr int kMenders = 4;  // blocks a multiprocessor, of a kernel that seldom has anything to do
   const BackwardImage& image = *call.variant.backward_image;
   void* params[] = {&p, maps, maps + 1, maps + 2, maps + 3};
   const int64_t map = sizeof(TensorMap), sizes[] = {sizeof(p), map, map, map, map};
-  const auto run = [&](const Kernel& kernel, uint32_t blocks, int32_t count = 1) {
-    launch(call, image, kernel, blocks, params, sizes, count, buffers);
+  const auto run = [&](const Kernel& kernel, uint32_t blocks, bool early = false, int32_t count = 1) {
+    launch(call, image, kernel, blocks, params, sizes, count, buffers, early);
   };
+  // Kernels that take maps are Hopper's: from `find` to `finish` each waits for all before it, having begun before they end.
+  const bool early = map_count != 0;
   run(image.prepare, work.query_tiles());
-  if (image.find.name != nullptr) run(image.find, work.find_blocks());
-  run(image.kernel, work.key_tiles(), 1 + map_count);
-  if (image.mend.name != nullptr) run(image.mend, work.key_tiles());
-  if (image.finish.name != nullptr) run(image.finish, work.query_tiles());
+  if (image.find.name != nullptr) run(image.find, work.find_blocks(), early);
+  run(image.kernel, work.key_tiles(), early, 1 + map_count);
+  if (image.mend.name != nullptr) {
+    const int64_t most = int64_t{kMenders} * call.driver.multiprocessors(call.device.index);
+    run(image.mend, work.key_tiles() < most ? work.key_tiles() : static_cast<uint32_t>(most), early);
+  }
+  if (image.finish.name != nullptr) run(image.finish, work.query_tiles(), early);
   if (p.d_sink != nullptr) run(image.sink, static_cast<uint32_t>(p.shape.heads));
   if (work.elements() > 0) {
     const int64_t blocks = (work.elements() + image.round.threads - 1) / image.round.threads;
