@@ -46,8 +46,8 @@ constexpr int kPairBytes = kTileKv * PairRows::kBytes;
 constexpr int kStageBytes = kQBytes + kDoBytes + kTileQ * kNoteBytes;
 constexpr int kWeights = kKBytes + kVBytes + kStages * kStageBytes;  // where weights are in shared memory, then slopes
 constexpr int kHeld = kWeights + 2 * kPairBytes;  // where a block's HeldBlock is,
-constexpr int kDrawn = kHeld + 16;                // the number of its work, if it draws one,
-constexpr int kMask = kDrawn + 16;                // and what its mask admits, if it has one
+constexpr int kDrawn = kHeld + 20;                // the number of its work, if it draws one,
+constexpr int kMask = kDrawn + 12;                // and what its mask admits, if it has one
 static_assert(kMask + Tiles<kWarps>::kBytes == 98464, "what the launch asks for");
 
 // While notes are made, tiles of o and dO are there, then of q and keys with sums of weights; deltas and lse are behind.
@@ -236,20 +236,26 @@ __device__ __forceinline__ Block at_rows(const BackwardParams& p, Block at, int3
   return at;
 }
 
-// A block's keys, in shared memory: registers are for sums.
+// A block's keys and their head, in shared memory: registers are for sums.
 class HeldBlock {
  public:
   __device__ __forceinline__ explicit HeldBlock(uint32_t shared) : shared_(shared) {}
 
   // One thread writes for all.
-  __device__ __forceinline__ void write(const Block& block) const {
-    if (threadIdx.x == 0) ptx::st_shared_16(shared_, make_uint4(block.b, block.h, block.j, 0));
+  __device__ __forceinline__ void write(const Block& block, int32_t group) const {
+    if (threadIdx.x == 0) {
+      ptx::st_shared_16(shared_, make_uint4(block.b, block.h, block.j, block.h / group));
+      ptx::st_shared_4(shared_ + 16, block.h + group);
+    }
     ptx::sync_block();
   }
   __device__ __forceinline__ Block block() const {
     const uint4 x = ptx::ld_shared_16(shared_);
     return {static_cast<int>(x.x), static_cast<int>(x.y), 0, 0, static_cast<int>(x.z), kTileKv};
   }
+  __device__ __forceinline__ int32_t key_head() const { return static_cast<int32_t>(ptx::ld_shared_16(shared_).w); }
+  // The head after the last one that shares the keys.
+  __device__ __forceinline__ int32_t end() const { return static_cast<int32_t>(ptx::ld_shared_4(shared_ + 16)); }
 
  private:
   uint32_t shared_;
@@ -272,9 +278,7 @@ __device__ __forceinline__ void attend(const BackwardParams& p, const HeldBlock&
   const uint32_t weights_shared = k_shared + kWeights, slopes_shared = weights_shared + kPairBytes;
   const int row = warp_id() / kColumnWarps * kWarpKeys, part = warp_id() % kColumnWarps;
   const int32_t query_tiles = query_tiles_of(p);
-  const int32_t group = static_cast<int32_t>(p.shape.heads) / static_cast<int32_t>(p.shape.kv_heads);
   int32_t h = held.block().h;
-  const int32_t last = h + group;
   const auto load = [&](const Visit& visit, int stage) {
     const uint32_t q = stages_shared + stage * kStageBytes, d_o = q + kQBytes;
     const int q_len = static_cast<int>(p.shape.q_len), first = visit.tile * kTileQ;
@@ -294,7 +298,7 @@ __device__ __forceinline__ void attend(const BackwardParams& p, const HeldBlock&
         const bool keys_exist = warp_keys(held.block()).j + kWarpKeys <= p.shape.kv_len;
         return {h, tile, admitted.own && keys_exist, admitted.all};
       }
-      if (++h == last) return {h, -1, false, false};
+      if (++h == held.end()) return {h, -1, false, false};
       tiles = Tiles<kWarps>(mask_shared, query_tiles);
     }
   };
@@ -481,15 +485,16 @@ extern "C" __global__ void __launch_bounds__(fagen::kThreads, 1)
   KeySums dk = {};
   ValueSums dv = {};
   const HeldBlock held(shared + kHeld);
-  held.write(block);
+  held.write(block, group);
   attend(p, held, shared, dk, dv);
   ptx::sync_block();  // keys and values make room for their gradients
   const int row = warp_id() / kColumnWarps * kWarpKeys, part = warp_id() % kColumnWarps;
   block = held.block();
+  const int32_t key_head = held.key_head();
   store_sums<Element, HeadRows, kColumnWarps, kWarps, kTileKv, kHeadDim>(
-      RowsOf<Element::Type>::of(p.dk, block.b, block.h / group), block.j, kv_len - block.j, shared, row, part, dk, p.scale);
+      RowsOf<Element::Type>::of(p.dk, block.b, key_head), block.j, kv_len - block.j, shared, row, part, dk, p.scale);
   store_sums<Element, ValueRows, kColumnWarps, kWarps, kTileKv, kValueDim>(
-      RowsOf<Element::Type>::of(p.dv, block.b, block.h / group), block.j, kv_len - block.j, shared + kKBytes, row, part, dv,
+      RowsOf<Element::Type>::of(p.dv, block.b, key_head), block.j, kv_len - block.j, shared + kKBytes, row, part, dv,
       1.0f);
 }
 

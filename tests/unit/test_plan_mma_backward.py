@@ -41,10 +41,11 @@ def test_tiles_fit_for_any_head_dim(target: str) -> None:
             assert backward.tile_q % (16 * backward.column_warps) == 0
             assert backward.threads == 32 * backward.row_warps * backward.column_warps >= backward.tile_q
             assert head_dim <= backward.head_width < head_dim + 32 and backward.head_width % 32 == 0
-            # Sums of dK and dV and a tile's weights and slopes leave a third of a thread's registers.
+            # Sums of dK and dV and a tile's weights and slopes leave a quarter of a thread's registers, and more beside
+            # columns that are not there.
             sums = backward.tile_kv * (backward.head_width + backward.value_width)
             pairs = 2 * backward.tile_kv * backward.tile_q
-            assert (sums + pairs) // backward.threads <= 160
+            assert (sums + pairs) // backward.threads <= (160 if head_dim % 32 or value_dim % 32 else 192)
 
 
 def test_kernels_are_those_that_a_variant_needs() -> None:
