@@ -341,7 +341,7 @@ SUBJECTS: dict[str, Subject] = {
         # are asked for at once, the last ones and the first are not alike. Of its own: the last row of a block is the
         # first that sees all, and the last key is a tile; all rows do, of which the first ones see the first keys only
         # as far as their own; few rows, of which the keys that they see are to be neither fewer nor more; and blocks
-        # that are drawn, some of which are multiplied again.
+        # that are drawn, of a tile each, so that the last ones are multiplied again when none is left to be drawn.
         _subject(
             "sm_90a",
             "warpgroups",
@@ -352,7 +352,7 @@ SUBJECTS: dict[str, Subject] = {
                 Case("last-row-sees-all", 131, 305),
                 Case("all-rows-see-all", 70, 377),
                 Case("few-rows", 42, 69),
-                Case("drawn-again", 67, 35, 2, 4, 1, poison="nan-value"),
+                Case("drawn-again", 67, 13, 2, 4, 1, poison="nan-value"),
             ),
             value_dim=72,
             mask="i >= kv and (i - kv < 16 or kv < 16 or i > 127) or q > 300 and kv > 20",
