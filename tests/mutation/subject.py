@@ -29,9 +29,13 @@ class Checked(ABC):
         """What the check has for it, the most telling first."""
         return cases(self.tiling)
 
+    def drawn(self, case: Case) -> Inputs:
+        """A case's inputs."""
+        known = [tree for tree in trees(self.variant) if tree is not None]
+        return draw(self.variant, known, case, 0)
+
     @lru_cache  # noqa: B019  a subject lives as long as the process
     def prepared(self, case: Case) -> tuple[Inputs, Expected]:
         """A case's inputs and what they should give: computed once, for all mutants."""
-        known = [tree for tree in trees(self.variant) if tree is not None]
-        inputs = draw(self.variant, known, case, 0)
+        inputs = self.drawn(case)
         return inputs, expect(self.variant, inputs, gradients=self.variant.backward)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cpu"))
 
 from kernels import ForwardParams, Kernel, variant  # noqa: E402
 
+from fagen.emulate import EmulationError  # noqa: E402
 from fagen.emulate.compile import Loaded  # noqa: E402
 from fagen.emulate.launch import Memory  # noqa: E402
 from fagen.emulate.launch import run as launch  # noqa: E402
@@ -24,20 +26,42 @@ from fagen.plan import Plan, plan  # noqa: E402
 from fagen.plan.mma.forward import Forward  # noqa: E402
 from fagen.plan.wgmma.forward import Forward as WarpgroupForward  # noqa: E402
 from fagen.render import Source, render  # noqa: E402
-from fagen.runtime.check.cases import Tiling  # noqa: E402
+from fagen.runtime.check.cases import Case, Tiling, cases  # noqa: E402
+from fagen.runtime.check.inputs import Inputs  # noqa: E402
 from fagen.runtime.variant import Param, Tiles  # noqa: E402
 
 from ..subject import Checked  # noqa: E402
 
 SECONDS = 8.0  # a launch takes a small part of one: one that runs longer hangs
+SHUT_DIAGONALS = "shut-diagonals"
 MULTIPROCESSORS = 3  # as fagen's host code has it of the emulator: few, so that each takes several blocks of rows
 
 
 @dataclass(frozen=True)
 class Subject(Checked):
-    """A variant whose kernel for ``target`` is mutated. Tiles are small, so that few numbers cross many tiles."""
+    """A variant whose kernel for ``target`` is mutated. Tiles are small, so that few numbers cross many tiles.
+
+    ``more`` are cases besides the check's, of lengths that tell what its mask makes of them. Of those named
+    SHUT_DIAGONALS, ``shut`` changes the params.
+    """
 
     target: str
+    more: tuple[Case, ...] = ()
+    shut: Callable[[dict[str, Tensor]], None] | None = None
+
+    @cached_property
+    def cases(self) -> tuple[Case, ...]:
+        """What the check has for it, the most telling first, and those of its own."""
+        return (*cases(self.tiling), *self.more)
+
+    def drawn(self, case: Case) -> Inputs:
+        """A case's inputs."""
+        inputs = super().drawn(case)
+        if self.shut is not None and case.name == SHUT_DIAGONALS:
+            self.shut(inputs.params)
+            for memory in inputs.guarded.values():
+                memory.before.copy_(memory.base)  # as it is handed out
+        return inputs
 
     @cached_property
     def plan(self) -> Plan:
@@ -118,6 +142,8 @@ class Called:
             rows, keys = self.plan.boxes
             maps = [self._map(tensor, box) for tensor, box in ((q, rows), (k, keys), (v, keys))]
             self._launch("forward", [bytes(p), *maps], min(blocks, MULTIPROCESSORS), sizes, memory, params)
+            if drawn.any():  # the next launch begins with it
+                raise EmulationError("the counter of drawn blocks is left at another number than 0")
         else:
             self._launch("forward", [bytes(p)], blocks, sizes, memory, params)
         return out, lse
@@ -226,8 +252,26 @@ def _for_boxes(tensor: Tensor) -> Tensor:
     return tensor if fits or tensor.numel() == 0 else tensor.contiguous().clone()
 
 
-def _subject(target: str, name: str, head_dim: int, dtype: str, tiles: Tiles, **fields: Any) -> Subject:
-    return Subject(variant(name, head_dim, dtype, tiles=tiles, **fields), target)
+def _shut_diagonals(params: dict[str, Tensor]) -> None:
+    """Shuts out every seventh diagonal of those where neither factor of `biased` is 0, of each head others: of pairs of
+    such with Inf, what comes out tells which scores are -inf."""
+    bias, near = params["bias"], params["near"]
+    near[:61].clamp_(min=1)
+    for head in range(len(bias)):
+        bias[head, 12 + 3 * head : 71 : 7] = -torch.inf
+
+
+def _subject(
+    target: str,
+    name: str,
+    head_dim: int,
+    dtype: str,
+    tiles: Tiles,
+    more: tuple[Case, ...] = (),
+    shut: Callable[[dict[str, Tensor]], None] | None = None,
+    **fields: Any,
+) -> Subject:
+    return Subject(variant(name, head_dim, dtype, tiles=tiles, **fields), target, more, shut)
 
 
 # The one that is tried fastest comes first: what all share is tried on it, and on the others where it outlives that.
@@ -272,13 +316,15 @@ SUBJECTS: dict[str, Subject] = {
         # known to be left out by them; of labels that are compared one by one, few enough to be looked through, or
         # more. Of every other head most of a page has one label, which ends within a tile of the first batch entry,
         # another of the second, and within a warp's rows. Of `start`, the last tile that reads some would, a few keys
-        # further, read none.
+        # further, read none. Of its own: starts that rise, of which a tile's first ones refuse it, and those of keys
+        # further would not.
         _subject(
             "sm_80",
             "parts",
             16,
             "f16",
             Tiles(q=64, kv=16, stages=2),
+            more=(Case("rising-starts", 90, 37, runs=True),),
             align="top_left",
             mask="start[kv % 2, q // 2 - 9, kv - 3] > q // 2 - 6 and weight[kv // 8 - 1] < min(most, 0)"
             " if h % 3 == 0 else page[h, (kv - 12) * (381 if b == 0 else 1100)] == page[h, 16794 + q // 4]",
@@ -292,13 +338,22 @@ SUBJECTS: dict[str, Subject] = {
         # Products of warpgroups, two of which take turns, fed by copies of boxes: of whole slabs, and of values a slab
         # and a part of one. The second sees the last keys, none of those before, and the first ones, which are whole;
         # rows far down see all that there are but the first tile, and those of long sequences too: of more tiles than
-        # are asked for at once, the last ones and the first are not alike.
+        # are asked for at once, the last ones and the first are not alike. Of its own: the last row of a block is the
+        # first that sees all, and the last key is a tile; all rows do, of which the first ones see the first keys only
+        # as far as their own; few rows, of which the keys that they see are to be neither fewer nor more; and blocks
+        # that are drawn, of a tile each, so that the last ones are multiplied again when none is left to be drawn.
         _subject(
             "sm_90a",
             "warpgroups",
             64,
             "f16",
             Tiles(q=128, kv=16, stages=2),
+            more=(
+                Case("last-row-sees-all", 131, 305),
+                Case("all-rows-see-all", 70, 377),
+                Case("few-rows", 42, 69),
+                Case("drawn-again", 67, 13, 2, 4, 1, poison="nan-value"),
+            ),
             value_dim=72,
             mask="i >= kv and (i - kv < 16 or kv < 16 or i > 127) or q > 300 and kv > 20",
         ),
@@ -317,13 +372,26 @@ SUBJECTS: dict[str, Subject] = {
         ),
         # Tiles of a mask that are found by a kernel before; parts of params along the diagonal, kept in shared memory
         # for a tile, of a head's row and of all heads; rows of less than a slab; a row that sees nothing after one that
-        # does, of the two that a lane has.
+        # does, of the two that a lane has. Of its own: as many tiles as a word has bits, and one more; labels of which
+        # there is one too few for the last tile to be read whole; a tile that is whole for the first warpgroup only,
+        # and one that is not, since a label changes within three rows; one that is visited in vain; and values that are
+        # Inf under scores of -inf.
         _subject(
             "sm_90a",
             "biased",
             24,
             "bf16",
             Tiles(q=128, kv=80, stages=2),
+            more=(
+                Case("tiles-of-a-word", 1, 2560),
+                Case("tiles-of-two-words", 1, 2561, 2),
+                Case("one-label-short", 3, 76),
+                Case("whole-for-one", 128, 177, 2, runs=True),
+                Case("label-ends", 128, 221, 2, runs=True),
+                Case("in-vain", 182, 108),
+                Case(SHUT_DIAGONALS, 67, 163, 1, 2, 1, poison="inf-value", runs=True),
+            ),
+            shut=_shut_diagonals,
             value_dim=32,
             mask="kv - 30 <= q and (ids[b, q + 3] == ids[b, kv] or kv < 4) and q != 46",
             score="s + bias[h, q - kv + 40] * near[kv - q + 30] + slope[i]",
