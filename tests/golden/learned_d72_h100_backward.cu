@@ -287,9 +287,9 @@ struct KeyBlock {
 // One of them. Within sections of heads whose queries, and what belongs to them, the second-level cache holds, the first
 // keys, which mostly are seen most, come first: what is left at the end is short.
 __device__ __forceinline__ KeyBlock key_block(const BackwardParams& p, uint32_t work) {
+  constexpr int64_t kCache = 33554432, kQueryBytes = 2 * (kHeadDim + kValueDim) + 4 * kHeadDim;
   const uint32_t tiles = static_cast<uint32_t>(key_tiles(p)), kv_heads = static_cast<uint32_t>(p.shape.kv_heads);
   const uint32_t all = kv_heads * static_cast<uint32_t>(p.shape.batch);
-  constexpr int64_t kCache = 33554432, kQueryBytes = 2 * (kHeadDim + kValueDim) + 4 * kHeadDim;
   const int64_t fit = kCache / (kQueryBytes * heads_of_group(p) * greatest(p.shape.q_len, 1));
   const uint32_t held = static_cast<uint32_t>(greatest(least(fit, all), 1));
   const uint32_t first = work / (tiles * held) * held, rest = work - first * tiles;

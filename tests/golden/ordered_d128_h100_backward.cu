@@ -210,15 +210,12 @@ struct KeyBlock {
 };
 // One of them. Within sections of heads whose queries, and what belongs to them, the second-level cache holds, the first
 // keys, which mostly are seen most, come first: what is left at the end is short.
-// Blocks of a head that begin at once would wait for each other all the way: with so many heads side by side they begin as
-// far apart as turns take.
 __device__ __forceinline__ KeyBlock key_block(const BackwardParams& p, uint32_t work) {
+  constexpr int64_t kCache = 33554432, kQueryBytes = 2 * (kHeadDim + kValueDim) + 4 * kHeadDim;
   const uint32_t tiles = static_cast<uint32_t>(key_tiles(p)), kv_heads = static_cast<uint32_t>(p.shape.kv_heads);
   const uint32_t all = kv_heads * static_cast<uint32_t>(p.shape.batch);
-  constexpr int64_t kCache = 33554432, kQueryBytes = 2 * (kHeadDim + kValueDim) + 4 * kHeadDim;
   const int64_t fit = kCache / (kQueryBytes * heads_of_group(p) * greatest(p.shape.q_len, 1));
-  const int64_t apart = 1056 / greatest(heads_of_group(p) * query_tiles(p), 1) + 1;
-  const uint32_t held = static_cast<uint32_t>(greatest(least(greatest(fit, apart), all), 1));
+  const uint32_t held = static_cast<uint32_t>(greatest(least(fit, all), 1));
   const uint32_t first = work / (tiles * held) * held, rest = work - first * tiles;
   const uint32_t some = all - first < held ? all - first : held, head = first + rest % some;
   return {static_cast<int32_t>(head / kv_heads), static_cast<int32_t>(head % kv_heads),
@@ -524,20 +521,20 @@ class Adder {
       const Note tile = shared_.note(plans_.stage());
       if (tile.is_stop()) break;
       float* const dq = Work(p_).dq + int64_t{tile.tile} * kDqParts * kDqFloats;
-      const bool may = lane_id() == 0 && turns.may(place_of(tile));  // asked while dQ is computed
+      if (lane_id() == 0) turns.wait(place_of(tile));
+      __syncwarp();
 #pragma unroll 1
       for (int part = group_; part < kDqParts; part += kGroups) {
         ptx::sync_named<Named::kOfDq>(Named::dq_full(group_));
         if (lane_id() == 0) {
-          if (part == group_) turns.begin(place_of(tile), may);
           ptx::add_bulk(dq + part * kDqFloats, shared_.dq(group_), kDqBytes);
           ptx::commit_bulk();
           ptx::wait_for_bulk_reads<0>();
         }
         __syncwarp();
         ptx::arrive_named<Named::kOfDq>(Named::dq_empty(group_));
-        if (lane_id() == 0 && part == group_) turns.pass_before();
       }
+      if (lane_id() == 0) turns.pass(place_of(tile));
       if (lane_id() == 0) ptx::mbarrier_arrive(shared_.of_plans().empty(plans_.stage()));
       __syncwarp();
     }

@@ -21,7 +21,7 @@ _PLANNED = 8
 _FINDERS = 2  # warps of a block that finds tiles: kFinders of params.h
 _BESIDE, _BESIDE_EACH = 32, 20  # registers of a thread beside its sums and pairs; where a score, or dropout, is
 _MULTIPROCESSORS = 132
-_APART, _WIDE_APART = 4, 1.5  # tiles from one block of a head to the next that takes turns with it: by trying
+_TURNS_APART = 2  # tiles from one block of a head to the next that takes turns with it
 _FEEDER = 24  # registers of a thread that feeds: what two warpgroups have no use for
 _ORDERED_FEEDER = 32  # where it waits for turns too: with 24, ptxas was seen to spill
 
@@ -247,17 +247,6 @@ def slopes(code: KernelCode, variant: Variant, snippet: Snippet, *, mixed: bool)
     )
 
 
-def _held_heads(*, masked: bool, ordered: bool, wide: bool) -> str:
-    """How many heads are side by side: as many as the second-level cache holds (``fit``), those that turns ask for
-    (``apart``), or both. By measurements: fewer than turns ask for cost more than what the cache has not, but for wide
-    heads without a mask."""
-    if not ordered:
-        return "fit"
-    if masked:
-        return "greatest(fit, apart)"
-    return "least(fit, apart)" if wide else "apart"
-
-
 # What makes infinities or NaN of zeros, but for a division by a number.
 _POLES = re.compile(r"\b(?:log2?|sqrt|pow|exp2?)\(|/ (?!\d)")
 
@@ -371,12 +360,8 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         "asks_by_pair": False,
         "exclude": "exclude_pairs_unrolled" if short else "exclude_pairs",
         "tile_test": body(code, variant, code.tile_test),
-        # Of 50 MiB in two halves, each of which has what its multiprocessors read.
-        "cache_bytes": (32 if masked else 16) << 20,
-        "held_heads": _held_heads(masked=masked, ordered=backward.ordered, wide=wide),
-        "fits": masked or wide,
-        # How far blocks of a head are apart at best, in tiles of queries (twice as far as half of them are masked).
-        "turns_apart": int(_MULTIPROCESSORS * (_WIDE_APART if wide else _APART) * (2 if masked else 1)),
+        "cache_bytes": 32 << 20,  # of 50 MiB
+        "turns_apart": _MULTIPROCESSORS * _TURNS_APART,
         "words_of": "rows of blocks of each head" if by_head else "rows of blocks of each batch entry",
         "words_row": "(block.b * p.shape.heads + h)" if by_head else "static_cast<int64_t>(block.b)",
         "words_heads": "p.shape.heads * " if by_head else "",

@@ -13,46 +13,36 @@ class BulkTurns {
   // `counter` is this thread's, 0 at first; `before` blocks come before its own.
   __device__ __forceinline__ BulkTurns(uint32_t* counter, int32_t before) : counter_(counter), asked_(counter), before_(before) {}
 
-  // Whether the thread may add to what is at `place`, counted from 1 on and growing: the blocks before have passed it. One
-  // that is done stops no one, nor does its end say anything of those before it, which are asked then.
-  __device__ __forceinline__ bool may(uint32_t place) {
-    while (before_ > 0 && seen_ < place) {
-      seen_ = ptx::ld_acquire(asked_ - kCounters);
-      if (seen_ != kDone) return seen_ >= place;
-      asked_ -= kCounters, --before_, seen_ = 0;
+  // Until the thread may add to what is at `place`, counted from 1 on and growing. A block before that is done stops no one,
+  // nor does its end say anything of those before it, which are asked then.
+  __device__ __forceinline__ void wait(uint32_t place) {
+    while (before_ > 0) {
+      const uint32_t passed = ptx::ld_acquire(asked_ - kCounters);
+      if (passed == kDone) {
+        asked_ -= kCounters, --before_;
+      } else if (passed >= place) {
+        break;
+      }
     }
-    return true;
-  }
-  // Until it may.
-  __device__ __forceinline__ void begin(uint32_t place, bool may_already) {
-    while (!may_already) may_already = may(place);
-    if (place > adding_ + 1) pass<0>(place - 1);  // what it leaves out, all have passed
+    if (place > passed_ + 1) ptx::st_release(counter_, place - 1);  // what it leaves out, all have passed
     ptx::fence_proxy_global();  // counters are read in the ordinary way, what follows are asynchronous copies
-    adding_ = place;
   }
-  // One copy to where it adds has been started: what it added before is passed, whose copies had the time since to end.
-  __device__ __forceinline__ void pass_before() {
-    if (passed_ + 1 < adding_) pass<1>(adding_ - 1);
-  }
-  // It has passed all that it adds to.
-  __device__ __forceinline__ void end() { pass<0>(kDone); }
-
- private:
-  static constexpr uint32_t kDone = ~0u;
-
-  // Copies are done, not just read, but for the last kPending ones.
-  template <int kPending>
+  // It has: its copies are done, not just read.
   __device__ __forceinline__ void pass(uint32_t place) {
-    ptx::wait_for_bulk<kPending>();
+    ptx::wait_for_bulk<0>();
     ptx::fence_proxy_global();
     ptx::st_release(counter_, place);
     passed_ = place;
   }
+  // It has passed all that it adds to.
+  __device__ __forceinline__ void end() const { ptx::st_release(counter_, kDone); }
+
+ private:
+  static constexpr uint32_t kDone = ~0u;
 
   uint32_t *const counter_, *asked_;
   int32_t before_;
-  uint32_t passed_ = 0, adding_ = 0;  // places: the last one that is passed, and that it adds to
-  uint32_t seen_ = 0;                 // and that the block before was seen to have passed
+  uint32_t passed_ = 0;
 };
 
 }  // namespace
