@@ -21,7 +21,7 @@ _PLANNED = 8
 _FINDERS = 2  # warps of a block that finds tiles: kFinders of params.h
 _BESIDE, _BESIDE_EACH = 32, 20  # registers of a thread beside its sums and pairs; where a score, or dropout, is
 _MULTIPROCESSORS = 132
-_TURNS_APART = 2  # tiles from one block of a head to the next that takes turns with it
+_TURNS_APART = 1.9  # tiles from one block of a head to the next that takes turns with it
 _FEEDER = 24  # registers of a thread that feeds: what two warpgroups have no use for
 _ORDERED_FEEDER = 32  # where it waits for turns too: with 24, ptxas was seen to spill
 
@@ -361,7 +361,7 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         "exclude": "exclude_pairs_unrolled" if short else "exclude_pairs",
         "tile_test": body(code, variant, code.tile_test),
         "cache_bytes": 32 << 20,  # of 50 MiB
-        "turns_apart": _MULTIPROCESSORS * _TURNS_APART,
+        "turns_apart": int(_MULTIPROCESSORS * _TURNS_APART),
         "words_of": "rows of blocks of each head" if by_head else "rows of blocks of each batch entry",
         "words_row": "(block.b * p.shape.heads + h)" if by_head else "static_cast<int64_t>(block.b)",
         "words_heads": "p.shape.heads * " if by_head else "",
