@@ -639,15 +639,15 @@ class ValueMultiplier : WideMultiplier {
       start_at_nothing(s[0]);
       ptx::fence_products();
       multiply_rows<kHeadDim>(s[0], shared_.keys(), shared_.queries(stage));
+      const bool late = is_coarse_tile(shared_.starts(stage));
       plans_.next();
       const Note next = peek();  // while products are under way
       ptx::wait_for_products<0>();
       ptx::settle(s[0]);
-      const bool coarse = is_coarse_tile(shared_.starts(stage));
-      if ((now.flags & 1) != 0 && !coarse) {
+      if ((now.flags & 1) != 0 && !late) {
         weigh_whole(p_, pairs_of(now), shared_.starts(stage), s, weights);
       } else {
-        weigh_mixed(p_, pairs_of(now), shared_.starts(stage), coarse ? gaps_of(p_, now.tile) : nullptr, s, weights);
+        weigh_mixed(p_, pairs_of(now), shared_.starts(stage), late ? gaps_of(p_, now.tile) : nullptr, s, weights);
       }
       ptx::sync_named<Named::kOfBoth>(Named::weights_empty());
       store_sums(shared_.weights(), s[0]);

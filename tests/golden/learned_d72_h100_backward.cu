@@ -748,20 +748,21 @@ class Multiplier {
       ptx::fence_products();
       multiply_rows<kHeadDim>(s[0], shared_.keys(), shared_.queries(stage));
       multiply_rows<kValueDim>(dp, shared_.values(), shared_.gradients(stage));
+      // While products are under way.
+      const bool late = is_coarse_tile(shared_.starts(stage));
+      plans_.next();
+      const Note next = peek();
       ptx::wait_for_products<1>();
       ptx::settle(s[0]);
       store_sums(shared_.scores(group_), s[0]);
-      const bool coarse = is_coarse_tile(shared_.starts(stage));
-      if ((now.flags >> group_ & 1) != 0 && !coarse) {
+      if ((now.flags >> group_ & 1) != 0 && !late) {
         weigh_whole(p_, pairs_of(now), shared_.starts(stage), s, weights);
       } else {
-        weigh_mixed(p_, pairs_of(now), shared_.starts(stage), coarse ? gaps_of(p_, now.tile) : nullptr, s, weights);
+        weigh_mixed(p_, pairs_of(now), shared_.starts(stage), late ? gaps_of(p_, now.tile) : nullptr, s, weights);
       }
       ptx::fence_products();
       add_rows<0, kTileQ / 16>(dv, weights, gradients_across(stage));
       ptx::commit_products();
-      plans_.next();
-      const Note next = peek();  // while products are under way
       ptx::wait_for_products<1>();
       ptx::settle(dp);
       ptx::wait_for_products<0>();  // those for dV, so that registers of weights are free

@@ -164,7 +164,8 @@ class Shared {
   __device__ __forceinline__ uint32_t starts(uint32_t stage) const { return start_ + kStarts + stage * kRowBytes; }
   __device__ __forceinline__ uint32_t deltas(uint32_t stage) const { return start_ + kDeltas + stage * kRowBytes; }
 
-  // Whether the tile is late: then its first row's scores start at 0, as all do. By a warp.
+  // Whether the tile is late: then its first row's exponents start at 0, as all do, and no other's do at that of this sign.
+  // By a warp.
   __device__ __forceinline__ bool is_late(uint32_t stage) const {
     return __shfl_sync(~0u, ptx::ld_shared_4(starts(stage)), 0) == 0;
   }
@@ -586,18 +587,23 @@ class Multiplier {
       ptx::fence_products();
       multiply_rows<kHeadDim>(s[0], shared_.keys(), shared_.queries(stage));
       multiply_rows<kValueDim>(dp, shared_.values(), shared_.gradients(stage));
+      // While products are under way.
+      const bool late = shared_.is_late(stage);
+      plans_.next();
+      const Note next = peek();
       ptx::wait_for_products<1>();
       ptx::settle(s[0]);
       float unit = p_.scale * kLog2e;
-      if (shared_.is_late(stage)) {
+      if (late) {
         add_late(p_, s, now.tile);
         unit = 1.0f;
       }
       if ((now.flags >> group_ & 1) == 0) {
-        // As exponents, so that those of pairs which are excluded can be -inf.
-        multiply_all(s[0], unit);
+        if (unit < 0.0f) {  // so that those of pairs which are excluded can be -inf
+          multiply_all(s[0], -1.0f);
+          unit = -unit;
+        }
         exclude_pairs_unrolled(s, [this, at = pairs_of(now)](int row, int column) { return admits(p_, at, column, row); });
-        unit = 1.0f;
       }
       weigh<0, kHalfQueries / 8>(s, unit, weights);
       ptx::fence_products();
@@ -606,8 +612,6 @@ class Multiplier {
       ptx::fence_products();
       add_rows<kHalfQueries / 16, kTileQ / 16>(dv, weights, gradients_across(stage));
       ptx::commit_products();
-      plans_.next();
-      const Note next = peek();  // while products are under way
       ptx::wait_for_products<1>();
       ptx::settle(dp);
       ptx::sync_named<Named::kOfBoth>(Named::slopes_empty(group_, stage));
@@ -787,7 +791,8 @@ extern "C" __global__ void __launch_bounds__(256)
     if (lane_id() % kLanes != 0) continue;
     const float lse = real ? p.lse[first + row] : -kInfinity, d_lse = real && p.d_lse != nullptr ? p.d_lse[first + row] : 0.0f;
     const float noted = lse == -kInfinity ? kInfinity : lse;
-    work.starts[padded + place_of_row(row)] = late ? 0.0f : -noted / p.scale;
+    const float start = -noted / p.scale;
+    work.starts[padded + place_of_row(row)] = late ? 0.0f : start == 0.0f ? -0.0f : start;  // 0 says that the tile is late
     work.lse[padded + place_of_row(row)] = noted;
     work.gaps[padded + place_of_row(row)] = 0.0f;
     work.deltas[padded + place_of_row(row)] = real ? d_lse - product : 0.0f;
