@@ -110,13 +110,17 @@ class Band:
 
 @dataclass(frozen=True)
 class BandedScore:
-    """The scores with the reads of some params taken from ``bands``.
+    """The scores with the reads of some params taken from ``bands``; ``grad`` and ``grad_mask`` are ``score_grad`` and
+    ``score_grad_mask`` of KernelCode.
 
-    Its statements call ``NAME.of(n, c, kRow)``, where ``kRow``, ``n`` and ``c`` say which of a lane's pairs the loops
-    of a kernel's template are at. ``loads`` says whether pairs read params by accesses of their own besides.
+    Statements call ``NAME.of(n, c, kRow)``, those of gradients ``NAME.of(n, c, row)``, where ``kRow`` or ``row``, ``n``
+    and ``c`` say which of a lane's pairs the loops of a kernel's template are at. ``loads`` says whether pairs read
+    params by accesses of their own besides.
     """
 
     score: RowScores
+    grad: Snippet
+    grad_mask: Snippet | None
     bands: tuple[Band, ...]
     loads: bool
 
@@ -185,7 +189,10 @@ class KernelCode:
         if values["banded_score"]:
             banded = values["banded_score"]
             bands = tuple(Band(**{**band, "load": _snippet(band["load"])}) for band in banded["bands"])
-            values["banded_score"] = BandedScore(_row_scores(banded["score"]), bands, banded["loads"])
+            mask = banded["grad_mask"] and _snippet(banded["grad_mask"])
+            values["banded_score"] = BandedScore(
+                _row_scores(banded["score"]), _snippet(banded["grad"]), mask, bands, banded["loads"]
+            )
         values["narrow"] = values["narrow"] and NarrowBounds(**_with_tuples(values["narrow"]))
         for key in ("declarations", "grad_declarations"):
             values[key] = [ArrayDeclaration(**each) for each in values[key]]

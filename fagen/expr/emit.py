@@ -48,7 +48,7 @@ def _emit(variant: Variant, dialect: str) -> KernelCode:
         grad_declarations=tuple(declare_grad(param, index) for index, param in enumerate(variant.params) if param.grad),
         score=_snippet(graph, params, (score,), lanes) if variant.score is not None else None,
         row_scores=_row_scores(graph, params, score, mask) if changed and not lanes else None,
-        banded_score=_banded(graph, params, score, mask) if variant.score is not None and not lanes else None,
+        banded_score=_banded(graph, params, score, entries, mask) if variant.score is not None and not lanes else None,
         score_mask=_snippet(graph, params, (score, mask), lanes) if mask is not None else None,
         mask=_snippet(graph, params, (mask,), lanes) if mask is not None else None,
         score_grad=score_grad,
@@ -108,7 +108,9 @@ def _row_scores(
     )
 
 
-def _banded(graph: Graph, params: Mapping[str, Param], score: Node, mask: Node | None) -> BandedScore | None:
+def _banded(
+    graph: Graph, params: Mapping[str, Param], score: Node, entries: list[Node], mask: Node | None
+) -> BandedScore | None:
     """The score as a kernel has it that holds in shared memory what is read along diagonals."""
     names: dict[Node, str] = {}
     bands: list[Band] = []
@@ -119,7 +121,14 @@ def _banded(graph: Graph, params: Mapping[str, Param], score: Node, mask: Node |
     if not bands:
         return None
     loads = any(node.op == "read" and node.per_key and node not in names for node in below((score,), names))
-    return BandedScore(_row_scores(graph, params, score, mask, names), tuple(bands), loads)
+    own, own_of_row = ({node: f"{name}.of(n, c, {row})" for node, name in names.items()} for row in ("row", "kRow"))
+    return BandedScore(
+        _row_scores(graph, params, score, mask, own_of_row),
+        _grad_snippet(graph, params, score, entries, None, False, own),
+        None if mask is None else _grad_snippet(graph, params, score, entries, mask, False, own),
+        tuple(bands),
+        loads,
+    )
 
 
 def _diagonal_reads(score: Node, params: Mapping[str, Param]) -> list[Node]:
@@ -142,11 +151,17 @@ def _grad_reads(score: Node, params: Mapping[str, Param]) -> list[Node]:
 
 
 def _grad_snippet(
-    graph: Graph, params: Mapping[str, Param], score: Node, entries: list[Node], mask: Node | None, lanes: bool
+    graph: Graph,
+    params: Mapping[str, Param],
+    score: Node,
+    entries: list[Node],
+    mask: Node | None,
+    lanes: bool,
+    bands: Mapping[Node, str] | None = None,
 ) -> Snippet:
     slopes = [derivative(graph, score, variable) for variable in (graph.name("s"), *entries)]
     roots = (score, *slopes) if mask is None else (score, *slopes, mask)
-    printer = Printer(graph, params, lanes=lanes)
+    printer = Printer(graph, params, lanes=lanes, bands=bands)
     printer.visit(roots)
     results = [printer.vector(score), *(printer.text(slope) for slope in slopes)]
     return printer.snippet(*results, *(() if mask is None else (printer.vector(mask),)))

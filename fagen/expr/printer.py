@@ -87,8 +87,8 @@ class Printer:
     """Prints the nodes of one snippet.
 
     ``prefix`` starts the names of temporaries and ends other names, so that two snippets can share a scope.
-    ``lanes`` says whether what a key has is a vector, a lane a key, or a scalar of one key. ``bands`` names, for reads
-    that shared memory holds, what gives a pair its own.
+    ``lanes`` says whether what a key has is a vector, a lane a key, or a scalar of one key. ``bands`` says, for reads
+    that shared memory holds, what a pair's own is.
     """
 
     def __init__(
@@ -308,7 +308,7 @@ class Printer:
 
     def _read(self, node: Node) -> str:
         if node in self._bands:
-            return f"{self._bands[node]}.of(n, c, kRow)"  # as the loops over a lane's pairs call them
+            return self._bands[node]
         access = classify(self._graph, node) if self._vectors else Access("row")
         array = array_name(str(node.value))
         if access.kind == "run":

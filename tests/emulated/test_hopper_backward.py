@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fagen.emulate import driver
+from fagen.runtime.variant import Param
 
 from .modules import built
 
@@ -30,6 +31,26 @@ variants:
      score: "30 * tanh((s - slope[h] * (q - kv)) / 30)"}
   - {name: sloped, head_dim: 64, sink: true, mask: causal, score: "s - slope[h] * (q - kv)"}
   - {name: sloped_wide, head_dim: 136, value_dim: 40, score: "s - slope[h] * (q - kv)"}
+"""
+
+DIAGONALS = """
+fagen: 1
+name: hopper_diagonals
+target: sm_90a
+defaults: {dtype: bf16, backward: true}
+params:
+  bias: {dtype: f32, shape: [H, n]}
+  half: {dtype: f16, shape: [Hk, n]}
+  brain: {dtype: bf16, shape: [B, n]}
+  step: {dtype: i32, shape: [n]}
+  near: {dtype: bool, shape: [n]}
+variants:
+  - {name: distant, head_dim: 64, score: "s + bias[h, q - kv + kv_len]"}
+  - {name: turned, head_dim: 72, value_dim: 64, align: top_left, mask: "causal and q - kv < 150 and q != 70",
+     score: "s + 0.25 * step[kv - q + 90] if near[i - j] else s - 1"}
+  - {name: divided, head_dim: 64, dtype: f16, mask: causal, score: "s / half[hk, q - kv + 300]"}
+  - {name: wide, head_dim: 136, value_dim: 40, mask: "near[kv] or q == kv",
+     score: "s * half[hk, q - kv] + brain[b, kv - q + 64]"}
 """
 
 FIXED = """
@@ -60,13 +81,40 @@ def hopper(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterato
     yield from built(SPEC, tmp_path_factory.mktemp("hopper_backward"))
 
 
+@pytest.fixture(scope="module")
+def diagonals(tmp_path_factory: pytest.TempPathFactory, one_cache: None) -> Iterator[ModuleType]:
+    yield from built(DIAGONALS, tmp_path_factory.mktemp("hopper_diagonals"))
+
+
+def given(param: Param, sizes: dict[str, int]) -> Tensor:
+    """Elements of a param."""
+    shape = [sizes[str(extent)] for extent in param.shape]
+    if param.dtype == "i32":
+        return torch.randint(-8, 8, shape, dtype=torch.int32)
+    if param.dtype == "bool":
+        return torch.rand(shape) < 0.5
+    types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    return (torch.rand(shape) + (param.dtype != "f32") * 0.5).to(types[param.dtype])
+
+
 class Call:
     """Inputs of a variant's backward, and its gradients by name, in float64 and as emulated kernels compute them."""
 
-    def __init__(self, module: ModuleType, name: str, q_len: int, kv_len: int, *, batch: int = 1, heads: int = 2):
+    def __init__(
+        self,
+        module: ModuleType,
+        name: str,
+        q_len: int,
+        kv_len: int,
+        *,
+        batch: int = 1,
+        heads: int = 2,
+        elements: int = 0,
+    ):
         torch.manual_seed(q_len)
         self.module, self.kernel = module, getattr(module, name)
         self.variant = variant = self.kernel.variant
+        sizes = {"B": batch, "H": heads, "Hk": heads // 2, "n": elements}
 
         def drawn(length: int, heads: int, dim: int) -> Tensor:
             x = torch.randn(batch, length, heads, dim).to(torch.bfloat16 if variant.dtype == "bf16" else torch.float16)
@@ -79,7 +127,7 @@ class Call:
         }
         self.d_o, self.d_lse = drawn(q_len, heads, variant.value_dim), torch.randn(batch, heads, q_len)
         self.sink = {"sink": torch.randn(heads)} if variant.sink else {}
-        self.params = {param.name: torch.rand(heads) for param in variant.params}
+        self.params = {param.name: given(param, sizes) for param in variant.params}
         self.scale = variant.head_dim**-0.5
 
     def want(self) -> dict[str, Tensor]:
@@ -265,6 +313,48 @@ def test_a_score(hopper: ModuleType) -> None:
     call = Call(hopper, "scored", 140, 200)
     want = call.want()
     close(call.got(), want)
+
+
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "elements", "completions"),
+    [
+        (201, 333, 534, "earliest"),
+        (333, 150, 483, "latest"),
+        (201, 333, 300, "random"),  # it ends within tiles
+        (90, 100, 7, "random"),  # it is shorter than a tile
+        (40, 70, 0, "random"),
+    ],
+)
+def test_what_is_read_along_diagonals(
+    q_len: int, kv_len: int, elements: int, completions: str, diagonals: ModuleType
+) -> None:
+    """Of heads that share keys, with lengths that end within tiles."""
+    call = Call(diagonals, "distant", q_len, kv_len, heads=4, elements=elements)
+    want = call.want()
+    close(call.got(completions), want)
+
+
+@pytest.mark.parametrize("lengths", [(90, 211), (211, 90), (257, 257)])
+def test_integers_and_truth_along_diagonals_the_other_way(lengths: tuple[int, int], diagonals: ModuleType) -> None:
+    """Of indices outside the arrays on both sides, and queries before the first tile of keys."""
+    call = Call(diagonals, "turned", *lengths, elements=75)
+    want = call.want()
+    close(call.got(), want)
+
+
+def test_rows_past_the_end_are_none_where_what_they_read_is_no_divisor(diagonals: ModuleType) -> None:
+    """Of queries past the end elements are 0, or none."""
+    call = Call(diagonals, "divided", 130, 130, batch=2, elements=430)
+    want = call.want()
+    close(call.got(), want)
+
+
+@pytest.mark.parametrize("completions", ["earliest", "latest"])
+def test_two_reads_along_diagonals_of_wide_heads(completions: str, diagonals: ModuleType) -> None:
+    """And one of the mask, which has it from memory."""
+    call = Call(diagonals, "wide", 150, 130, batch=2, heads=4, elements=140)
+    want = call.want()
+    close(call.got(completions), want)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,32 @@ def test_scores_are_kept_where_a_derivative_is_of_them(score: str, keeps: bool) 
     assert ("store_sums(shared_.scores(group_), s[0]);" in rendered(made)) is keeps
 
 
+@pytest.mark.parametrize(
+    ("score", "dim", "bands", "why"),
+    [
+        ("s + rel[h, q - kv + kv_len]", 128, 1, "share"),
+        ("s + rel[h, q - kv] * rel[h, kv - q]", 128, 2, "share"),
+        ("s + rel[h, q - kv]", 256, 1, "share"),
+        ("30 * tanh(s / 30) + rel[h, q - kv]", 64, 1, "share"),
+        ("30 * tanh(s / 30) + rel[h, q - kv]", 128, 0, "no room"),  # beside scores that are kept
+        ("s + rel[h, q - kv] * rel[h, kv - q] + rel[h, abs(q - kv)]", 128, 0, "more than 2"),
+        ("s + rel[h, kv]", 128, 0, "no param"),
+    ],
+)
+def test_what_is_read_along_diagonals_is_loaded_once_a_warp(score: str, dim: int, bands: int, why: str) -> None:
+    made = plan(variant(score, head_dim=dim, value_dim=dim), "sm_90a")
+    assert chosen(made).bands == bands and why in made.why["backward.bands"]
+    text = rendered(made)
+    assert [text.count(f"rel_at_band{number}.read(n);") for number in (1, 2)] == [2 * (bands > 0), 2 * (bands > 1)]
+    assert ("bands.load(p_, pairs_of(now));" in text) == ("bands.store(shared_.bands());" in text) == (bands > 0)
+
+
+def test_rows_past_the_end_are_left_out_by_what_they_read_along_diagonals() -> None:
+    params = (Param("kept", "f32", ("H", "n")),)
+    made = plan(variant("s / kept[h, q - kv]", params=params), "sm_90a")
+    assert chosen(made).bands == 1 and "const bool admitted = lse != -kInfinity;" in rendered(made)
+
+
 def test_what_no_score_changes_with_is_not_summed() -> None:
     made = plan(variant("s + floor(one)"), "sm_90a")
     assert chosen(made).sums == {} and "sum_grads" not in rendered(made)

@@ -10,7 +10,7 @@ from ...expr import KernelCode, Snippet
 from ...runtime.variant import Variant
 from ...target import Target
 from ..pieces import Piece, admission, body, identifiers, needs, used_declarations, used_statements
-from .forward import registers_of
+from .forward import MOST_BANDS, band_loads, registers_of
 from .grads import HEAD, exact_sums, param_grads, sums_of
 
 _SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, the widest swizzle
@@ -44,7 +44,7 @@ class Backward:
 
     ``sums`` says of each param with a gradient how it is summed, "atomic" or "exact"; ``keeps_scores`` whether a tile's
     scores stay in shared memory until that is done, and ``head_sums`` how many sums each warp that multiplies has there
-    of a head's pairs.
+    of a head's pairs. Each such warp has in shared memory what its pairs of a tile read by ``bands``.
     """
 
     tile_q: int
@@ -69,6 +69,7 @@ class Backward:
     sums: Mapping[str, str]
     keeps_scores: bool
     head_sums: int
+    bands: int
     optimize: str
 
     @property
@@ -136,10 +137,11 @@ def choose_backward(
     of_params = rows * keys * 4 * keeps_scores + head_sums * _GROUPS * 4 * 4
     kept = 128 * 4 * -(-rows // 64) if wide and variant.dropout else 0  # a bit a pair, whole words of each thread
 
-    def taken(query_stages: int, gradient_stages: int) -> int:
+    def taken(query_stages: int, gradient_stages: int, bands: int = 0) -> int:
         tiles = (keys * (head + value) + rows * (query_stages * head + gradient_stages * value)) * _SLAB * 2
         small = (query_stages + gradient_stages) * (rows * 4 + 16) + 16 + 2 * 16 * planned
-        return tiles + pairs + kept + dq_sums + of_params + small
+        diagonals = bands * key_groups * 4 * (16 + rows) * 4
+        return tiles + pairs + kept + dq_sums + of_params + small + diagonals
 
     room = target.device.shared_per_block
     # One turn of the narrow kernels is of Q, dO and dS.
@@ -152,10 +154,21 @@ def choose_backward(
     why["gradient_stages"] = two if gradient_stages > 1 else "there is no room for two"
     if wanted.stages is not None:
         why["query_stages"] = wanted.why("stages", "backward_tiles")
+    bands = len(code.banded_score.bands) if code.banded_score is not None else 0
+    if bands == 0:
+        why["bands"] = "no param is read along diagonals"
+    elif bands > MOST_BANDS:
+        bands, why["bands"] = 0, f"{bands} reads along diagonals are more than {MOST_BANDS}: pairs load their elements"
+    elif taken(query_stages, gradient_stages, bands) > room:
+        bands = 0
+        why["bands"] = "there is no room for what is read along diagonals: pairs load their elements"
+    else:
+        why["bands"] = "a tile's pairs share what is read along diagonals, which each warp loads once"
     why["shared_bytes"] = (
         f"{keys} rows of K and V, {query_stages} × {rows} of Q, {gradient_stages} × {rows} of dO, 2 × {rows} of dS, "
         f"{'weights, ' if wide else ''}{'which are kept, ' if kept else ''}dQ, {'scores, ' if keeps_scores else ''}"
         f"{'sums, ' if head_sums else ''}barriers and notes"
+        f"{f', {16 + rows} elements a band and warp' if bands else ''}"
     )
     why["threads"] = "two of the warpgroups multiply, one feeds them"
     why["note_bytes"] = "where a row's scores start, its dO · v, and what is added where rounding lse counts"
@@ -183,7 +196,7 @@ def choose_backward(
         threads=128 * (_GROUPS + 1),
         registers=registers,
         feeder_registers=feeder,
-        shared_bytes=taken(query_stages, gradient_stages),
+        shared_bytes=taken(query_stages, gradient_stages, bands),
         note_bytes=(4 if variant.score is None else 3) * 4,
         sum_bytes=head * _SLAB * 4,
         ordered=variant.deterministic,
@@ -194,6 +207,7 @@ def choose_backward(
         sums=sums,
         keeps_scores=keeps_scores,
         head_sums=head_sums,
+        bands=bands,
         optimize="-O3",
     )
     return chosen, why
@@ -298,6 +312,10 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
     full = slopes(code, variant, code.score_grad, mixed=False)
     of_pair = partial = slopes(code, variant, code.score_grad_mask or code.score_grad, mixed=True)
     asks_rows = bool(grads.reads) or _may_fail_past_the_end(full)
+    banded = code.banded_score if backward.bands else None
+    if banded is not None:
+        full = slopes(code, variant, banded.grad, mixed=False)
+        partial = slopes(code, variant, banded.grad_mask or banded.grad, mixed=True)
     if asks_rows:
         full, partial = _of_seen(full), _of_seen(partial)
     if grads.reads:
@@ -309,6 +327,7 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
             *(("cuda/bulk_turns.h",) if backward.ordered else ()),
             *(("cuda/dropout.h",) if variant.dropout else ()),
             *(of_params if grads.reads else ()),
+            *(("cuda/column_band.h",) if banded is not None else ()),
         ),
         # Sums of dV are of weights not divided by the share that is kept; dO · v starts at -δ times that share.
         "value_factor": "p_.dropout.factor" if variant.dropout else "1.0f",
@@ -351,6 +370,7 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         "pair_slopes": of_pair,
         "param_grads": grads,
         "keeps_scores": backward.keeps_scores,
+        "bands": () if banded is None else band_loads(variant, code, banded),
         "after_weights": "kKept" if variant.dropout else after_pairs,
         "after_pairs": after_pairs,
         "after_scores": after_scores,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,6 +10,7 @@ from ...expr import BandedScore, KernelCode
 from ...runtime.language import Name, Read, parse, walk
 from ...runtime.variant import Variant
 from ...target import Device, Target
+from ..pieces import scores
 
 _SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, the widest swizzle
 _ROWS = 64  # of a warpgroup, by the instruction
@@ -22,7 +23,7 @@ _LEAST_FEEDER = {1: 24, 2: 24, 3: 32}
 _MOST_FEEDER = 40
 _MOST_OF_THREE = 80  # columns of q, k and v: three, with 96 keys a tile, were seen to be faster up to there
 _MOST_CONDITIONS = 2  # that are asked beside three warpgroups: with four (a window), ptxas was seen to spill
-_MOST_BANDS = 2  # more take registers of a thread while they come, and shared memory
+MOST_BANDS = 2  # more take registers of a thread while they come, and shared memory
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,14 @@ def band_places(variant: Variant, groups: int) -> int:
     """Where bands have no place but one, they are stored when the warpgroup's turn has come: its warps meet for that,
     and have read those of the tile before."""
     return 2 if groups == 1 or variant.tiles.turns == "none" else 1
+
+
+def band_loads(variant: Variant, code: KernelCode, banded: BandedScore) -> tuple[Mapping[str, object], ...]:
+    """How the templates print what a pair of each diagonal reads."""
+    return tuple(
+        {"name": band.name, "element": band.element, "load": scores(code, variant, band.load, tail=False)}
+        for band in banded.bands
+    )
 
 
 def registers_needed(variant: Variant, reads: Reads, groups: int, tile_kv: int) -> int:
@@ -257,8 +266,8 @@ def _reads(
         why["bands"] = "no param is read along diagonals"
         return without
     bands = len(banded.bands)
-    if bands > _MOST_BANDS:
-        why["bands"] = f"{bands} reads along diagonals are more than {_MOST_BANDS}: pairs load their elements"
+    if bands > MOST_BANDS:
+        why["bands"] = f"{bands} reads along diagonals are more than {MOST_BANDS}: pairs load their elements"
         return without
     if shared_bytes(variant, groups, keys or _STEP, stages, bands) > device.shared_per_block:
         why["bands"] = "there is no room for what is read along diagonals: pairs load their elements"

@@ -12,7 +12,7 @@ from ..model import Plan
 from ..pieces import Scores, body, scores
 from .backward import Backward, backward_names
 from .excluding import NAME_PATTERN, declared, excluding, is_short
-from .forward import Forward, band_places, planned
+from .forward import Forward, band_loads, band_places, planned
 
 __all__ = ["direction_names", "shared_names"]
 
@@ -90,10 +90,7 @@ def _scores(plan: Plan, names: Mapping[str, Any]) -> Mapping[str, object]:
         **_forms(plan, banded.score),
         "headers": (*names["headers"], "cuda/band.h"),
         "band_places": band_places(variant, plan.forward.groups),
-        "bands": [
-            {"name": band.name, "element": band.element, "load": scores(code, variant, band.load, tail=False)}
-            for band in banded.bands
-        ],
+        "bands": band_loads(variant, code, banded),
     }
 
 
