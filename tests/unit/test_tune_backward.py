@@ -84,7 +84,8 @@ def test_what_would_spill_is_pruned_with_the_figures() -> None:
         "sums of dK and dV take 160 registers of a thread, more than 128: it would spill"
     )
     assert why("sm_80", Tiles(128, 128, 1), head_dim=64).startswith("weights and slopes take 128 registers")
-    assert why("sm_80", Tiles(64, 128, 1), head_dim=128).startswith("sums, weights and slopes take 192 registers")
+    beside = why("sm_80", Tiles(64, 128, 1), head_dim=128, deterministic=True)
+    assert beside == "sums, weights and slopes take 192 registers of a thread, more than 160"
     assert (
         why("sm_80", Tiles(32, 16, 2), head_dim=64) == "16 keys a block are no more than a quarter of the 128 that fit"
     )
