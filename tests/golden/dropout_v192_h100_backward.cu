@@ -181,8 +181,7 @@ class Shared {
   __device__ __forceinline__ uint32_t starts(uint32_t stage) const { return start_ + kStarts + stage * kRowBytes; }
   __device__ __forceinline__ uint32_t deltas(uint32_t stage) const { return start_ + kDeltas + stage * kRowBytes; }
 
-  // Whether the tile is late: then its first row's exponents start at 0, as all do, and no other's do at that of this sign.
-  // By a warp.
+  // Whether the tile is late: then its first row's scores start at 0, as all do; others that start at 0 have -0. By a warp.
   __device__ __forceinline__ bool is_late(uint32_t stage) const {
     return __shfl_sync(~0u, ptx::ld_shared_4(starts(stage)), 0) == 0;
   }
@@ -223,18 +222,21 @@ __device__ __forceinline__ int32_t key_tiles(const BackwardParams& p) {
 struct KeyBlock {
   int32_t b, hk, j;
 };
-// One of them. Within sections of heads whose queries, and what belongs to them, the second-level cache holds, the first
-// keys, which mostly are seen most, come first: what is left at the end is short.
-__device__ __forceinline__ KeyBlock key_block(const BackwardParams& p, uint32_t work) {
-  constexpr int64_t kCache = 33554432, kQueryBytes = 2 * (kHeadDim + kValueDim) + 4 * kHeadDim;
+// One of them, of sections of `held` heads, of which the first keys come first.
+__device__ __forceinline__ KeyBlock key_block_of(const BackwardParams& p, uint32_t work, uint32_t held) {
   const uint32_t tiles = static_cast<uint32_t>(key_tiles(p)), kv_heads = static_cast<uint32_t>(p.shape.kv_heads);
   const uint32_t all = kv_heads * static_cast<uint32_t>(p.shape.batch);
-  const int64_t fit = kCache / (kQueryBytes * heads_of_group(p) * greatest(p.shape.q_len, 1));
-  const uint32_t held = static_cast<uint32_t>(greatest(least(fit, all), 1));
   const uint32_t first = work / (tiles * held) * held, rest = work - first * tiles;
   const uint32_t some = all - first < held ? all - first : held, head = first + rest % some;
   return {static_cast<int32_t>(head / kv_heads), static_cast<int32_t>(head % kv_heads),
           static_cast<int32_t>(rest / some) * kTileKv};
+}
+// Sections are of heads whose queries, and what belongs to them, the second-level cache holds. The first keys mostly are seen
+// most: what is left at the end is short.
+__device__ __forceinline__ KeyBlock key_block(const BackwardParams& p, uint32_t work) {
+  constexpr int64_t kCache = 33554432, kQueryBytes = 2 * (kHeadDim + kValueDim) + 4 * kHeadDim;
+  const int64_t fit = kCache / (kQueryBytes * heads_of_group(p) * greatest(p.shape.q_len, 1));
+  return key_block_of(p, work, static_cast<uint32_t>(greatest(least(fit, p.shape.kv_heads * p.shape.batch), 1)));
 }
 
 // What the kernels before this one leave for it, and this one for that after it.

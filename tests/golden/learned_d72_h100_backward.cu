@@ -284,18 +284,21 @@ __device__ __forceinline__ int32_t key_tiles(const BackwardParams& p) {
 struct KeyBlock {
   int32_t b, hk, j;
 };
-// One of them. Within sections of heads whose queries, and what belongs to them, the second-level cache holds, the first
-// keys, which mostly are seen most, come first: what is left at the end is short.
-__device__ __forceinline__ KeyBlock key_block(const BackwardParams& p, uint32_t work) {
-  constexpr int64_t kCache = 33554432, kQueryBytes = 2 * (kHeadDim + kValueDim) + 4 * kHeadDim;
+// One of them, of sections of `held` heads, of which the first keys come first.
+__device__ __forceinline__ KeyBlock key_block_of(const BackwardParams& p, uint32_t work, uint32_t held) {
   const uint32_t tiles = static_cast<uint32_t>(key_tiles(p)), kv_heads = static_cast<uint32_t>(p.shape.kv_heads);
   const uint32_t all = kv_heads * static_cast<uint32_t>(p.shape.batch);
-  const int64_t fit = kCache / (kQueryBytes * heads_of_group(p) * greatest(p.shape.q_len, 1));
-  const uint32_t held = static_cast<uint32_t>(greatest(least(fit, all), 1));
   const uint32_t first = work / (tiles * held) * held, rest = work - first * tiles;
   const uint32_t some = all - first < held ? all - first : held, head = first + rest % some;
   return {static_cast<int32_t>(head / kv_heads), static_cast<int32_t>(head % kv_heads),
           static_cast<int32_t>(rest / some) * kTileKv};
+}
+// Sections are of heads whose queries, and what belongs to them, the second-level cache holds. The first keys mostly are seen
+// most: what is left at the end is short.
+__device__ __forceinline__ KeyBlock key_block(const BackwardParams& p, uint32_t work) {
+  constexpr int64_t kCache = 33554432, kQueryBytes = 2 * (kHeadDim + kValueDim) + 4 * kHeadDim;
+  const int64_t fit = kCache / (kQueryBytes * heads_of_group(p) * greatest(p.shape.q_len, 1));
+  return key_block_of(p, work, static_cast<uint32_t>(greatest(least(fit, p.shape.kv_heads * p.shape.batch), 1)));
 }
 
 // What the kernels before this one leave for it, and this one for that after it.

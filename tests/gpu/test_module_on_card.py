@@ -279,6 +279,7 @@ def test_deterministic_gradients_have_the_same_bits_each_time() -> None:
     case = cases.Case("repeated", 4096, 4096, batch=1, heads=8, kv_heads=2)
     side = torch.cuda.Stream()
     noise = torch.randn(4096, 4096, device="cuda:0", dtype=torch.bfloat16)
+    side.wait_stream(torch.cuda.current_stream())
     for variant in ordered:
         kernel = getattr(module(), variant.name)
         trees = [tree for tree in reference.trees(variant) if tree is not None]
@@ -286,9 +287,10 @@ def test_deterministic_gradients_have_the_same_bits_each_time() -> None:
         wanted = {param.name for param in variant.params if param.grad} | ({"sink"} if variant.sink else set())
         extras = {name: x.requires_grad_() if name in wanted else x for name, x in drawn.extras().items()}
         leaves = [drawn.q.requires_grad_(), drawn.k.requires_grad_(), drawn.v.requires_grad_()]
-        leaves += [extras[name] for name in wanted]
+        leaves += [extras[name] for name in sorted(wanted)]
         o = kernel(*leaves[:3], scale=drawn.scale, **extras, **drawn.dropout())
         first = pull.pull([o], leaves, [drawn.d_o], retain_graph=True)
+        assert all(x.isfinite().all() and x.any() for x in first), variant.name
         apart = torch.zeros((), dtype=torch.int64, device="cuda:0")
         for turn in range(REPEATS):
             if turn % 3 == 0:
@@ -300,6 +302,7 @@ def test_deterministic_gradients_have_the_same_bits_each_time() -> None:
                 whole = {2: torch.int16, 4: torch.int32}[one.element_size()]
                 apart += (one.view(whole) != other.view(whole)).sum()
         assert int(apart) == 0, f"{variant.name}: {int(apart)} numbers differ in {REPEATS} runs"
+    side.synchronize()
 
 
 def test_a_call_runs_where_its_tensors_are() -> None:

@@ -15,7 +15,7 @@ from .forward import row_bytes
 from .slopes import exact_params, slopes, weights
 
 _NOTE = 16  # bytes of a query row's notes: kNoteBytes of cuda/query_notes.h
-_HELD = 32  # of a block's keys and the number of its work
+_HELD = 32  # of a block's keys, their heads and the number of its work
 _MOST_SUMS = 128  # registers of a thread that sums of dK and dV may take: as many are left for what a tile needs
 _MOST_SCORES = 64  # and its weights and slopes at a time; half of that where each pair adds to a param's gradient
 _MOST_OF_BOTH, _MOST_BESIDE_OTHERS = 192, 160  # of both; beside what else registers are for, some spilled with 192

@@ -20,8 +20,7 @@ ROWS = (32, 48, 64, 80, 96, 112, 128)  # of a tile: whole steps of the products 
 _PLANNED = 8
 _FINDERS = 2  # warps of a block that finds tiles: kFinders of params.h
 _BESIDE, _BESIDE_EACH = 32, 20  # registers of a thread beside its sums and pairs; where a score, or dropout, is
-_MULTIPROCESSORS = 132
-_TURNS_APART = 1.9  # tiles from one block of a head to the next that takes turns with it
+_TURNS_APART = int(1.9 * 132)  # tiles from one block of a head to the next, in a turn of all multiprocessors of an H200
 _FEEDER = 24  # registers of a thread that feeds: what two warpgroups have no use for
 _ORDERED_FEEDER = 32  # where it waits for turns too: with 24, ptxas was seen to spill
 
@@ -39,8 +38,9 @@ class Backward:
     For each query row of whole tiles there are ``note_bytes``, and ``sum_bytes`` of its dQ. Counters say which
     blocks have added to dQ, if they must do that one after the other (``ordered``), and, where rows of NaN must not
     reach what the mask keeps from them, which blocks are to be computed again, by another kernel (``mends``); another
-    one yet is for the gradient of the ``sink``. A kernel that runs before stores ``word_bytes`` for 32 tiles of queries
-    of a block of keys, of each head or (not ``by_head``) once for all; 0 without a mask.
+    one yet is for the gradient of the ``sink``. Where ordered blocks are not to begin at once, ``turns_apart`` is how
+    many tiles later the next one of a head does, times multiprocessors. A kernel that runs before stores ``word_bytes``
+    for 32 tiles of queries of a block of keys, of each head or (not ``by_head``) once for all; 0 without a mask.
 
     ``sums`` says of each param with a gradient how it is summed, "atomic" or "exact"; ``keeps_scores`` whether a tile's
     scores stay in shared memory until that is done, and ``head_sums`` how many sums each warp that multiplies has there
@@ -62,6 +62,7 @@ class Backward:
     note_bytes: int
     sum_bytes: int
     ordered: bool
+    turns_apart: int
     mends: bool
     sink: bool
     word_bytes: int
@@ -180,6 +181,14 @@ def choose_backward(
         if variant.deterministic
         else "blocks add to dQ as they come: without an order, none waits"
     )
+    apart = variant.deterministic and variant.mask is None and not wide
+    why["turns_apart"] = (
+        "by trying: heads side by side, so that blocks that take turns do not begin at once"
+        if apart
+        else "of masked and of wide heads the second-level cache has no room for many"
+        if variant.deterministic
+        else "there are no turns"
+    )
     why["sink"] = "there is one" if variant.sink else "there is none"
     why["word_bytes"] = "there is no mask" if variant.mask is None else "tiles are found before: 8 bytes for 64 keys"
     why["by_head"] = "the mask tells heads apart" if by_head else "once for all heads"
@@ -200,6 +209,7 @@ def choose_backward(
         note_bytes=(4 if variant.score is None else 3) * 4,
         sum_bytes=head * _SLAB * 4,
         ordered=variant.deterministic,
+        turns_apart=_TURNS_APART if apart else 0,
         mends=contains,
         sink=variant.sink,
         word_bytes=0 if variant.mask is None else 8 * key_groups,
@@ -381,7 +391,7 @@ def backward_names(variant: Variant, code: KernelCode, backward: Backward, *, sh
         "exclude": "exclude_pairs_unrolled" if short else "exclude_pairs",
         "tile_test": body(code, variant, code.tile_test),
         "cache_bytes": 32 << 20,  # of 50 MiB
-        "turns_apart": int(_MULTIPROCESSORS * _TURNS_APART),
+        "turns_apart": backward.turns_apart,
         "words_of": "rows of blocks of each head" if by_head else "rows of blocks of each batch entry",
         "words_row": "(block.b * p.shape.heads + h)" if by_head else "static_cast<int64_t>(block.b)",
         "words_heads": "p.shape.heads * " if by_head else "",

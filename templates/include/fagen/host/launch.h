@@ -229,7 +229,7 @@ class BackwardWork {
       if (elements > elements_) elements_ = elements;
       p.exact[i] = static_cast<uint64_t*>(
           take(exact_[i], call, elements * kExactWords, Dtype::i64, "exact sums of a param's gradient"));
-      exact_[i].fill_with_zeros();
+      if (p.exact[i] != nullptr) exact_[i].fill_with_zeros();
     }
   }
 
@@ -300,7 +300,8 @@ inline void run_backward(const Call& call, BackwardParams& p, const BackwardWork
   const auto run = [&](const Kernel& kernel, uint32_t blocks, bool early = false, int32_t count = 1) {
     launch(call, image, kernel, blocks, params, sizes, count, buffers, early);
   };
-  // Kernels that take maps are Hopper's: from `find` to `finish` each waits for all before it, having begun before they end.
+  // Kernels that take maps are Hopper's: from `find` to `finish` each begins before the one before it has ended and waits for
+  // it, which has waited too. None may leave that out, needed or not.
   const bool early = map_count != 0;
   run(image.prepare, work.query_tiles());
   if (image.find.name != nullptr) run(image.find, work.find_blocks(), early);
