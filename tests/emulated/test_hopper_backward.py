@@ -208,6 +208,16 @@ def test_scales_of_nothing_and_less(scale: float, hopper: ModuleType) -> None:
         close(got, {name: x for name, x in want.items() if scale != 0.0 or name in ("v", "sink")})
 
 
+def test_an_lse_of_nothing_beside_a_negative_scale(hopper: ModuleType) -> None:
+    """The first row's scores start at 0, and those of the others do not."""
+    call = Call(hopper, "plain", 40, 1)
+    call.scale = -0.25
+    call.inputs["q"].narrow(2 if call.variant.layout == "bhsd" else 1, 0, 1).zero_()
+    want = call.want()
+    assert (call.lse[..., 0] == 0).all() and (call.lse[..., 1:] != 0).any()
+    close({"v": call.got()["v"]}, {"v": want["v"]})
+
+
 def coarse(hopper: ModuleType, name: str, q_len: int, kv_len: int, *, every: int) -> Call:
     """Scores around 2^20 of some rows, exact in float32, whose lse is one to an eighth: weights would be wrong by a few
     percent."""
