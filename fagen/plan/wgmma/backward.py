@@ -10,7 +10,7 @@ from ...expr import KernelCode, Snippet
 from ...runtime.variant import Variant
 from ...target import Target
 from ..pieces import Piece, admission, body, identifiers, needs, used_declarations, used_statements
-from .forward import MOST_BANDS, band_loads, registers_of
+from .forward import band_loads, held_bands, registers_of
 from .grads import HEAD, exact_sums, param_grads, sums_of
 
 _SLAB = 64  # elements of a row that lie together in shared memory: 128 bytes, the widest swizzle
@@ -155,16 +155,9 @@ def choose_backward(
     why["gradient_stages"] = two if gradient_stages > 1 else "there is no room for two"
     if wanted.stages is not None:
         why["query_stages"] = wanted.why("stages", "backward_tiles")
-    bands = len(code.banded_score.bands) if code.banded_score is not None else 0
-    if bands == 0:
-        why["bands"] = "no param is read along diagonals"
-    elif bands > MOST_BANDS:
-        bands, why["bands"] = 0, f"{bands} reads along diagonals are more than {MOST_BANDS}: pairs load their elements"
-    elif taken(query_stages, gradient_stages, bands) > room:
-        bands = 0
-        why["bands"] = "there is no room for what is read along diagonals: pairs load their elements"
-    else:
-        why["bands"] = "a tile's pairs share what is read along diagonals, which each warp loads once"
+    bands, why["bands"] = held_bands(
+        code.banded_score, "each warp", lambda count: taken(query_stages, gradient_stages, count) <= room
+    )
     why["shared_bytes"] = (
         f"{keys} rows of K and V, {query_stages} × {rows} of Q, {gradient_stages} × {rows} of dO, 2 × {rows} of dS, "
         f"{'weights, ' if wide else ''}{'which are kept, ' if kept else ''}dQ, {'scores, ' if keeps_scores else ''}"
@@ -185,7 +178,7 @@ def choose_backward(
     why["turns_apart"] = (
         "by trying: heads side by side, so that blocks that take turns do not begin at once"
         if apart
-        else "of masked and of wide heads the second-level cache has no room for many"
+        else "masked blocks and wide heads were slower with more heads side by side"
         if variant.deterministic
         else "there are no turns"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -23,7 +23,7 @@ _LEAST_FEEDER = {1: 24, 2: 24, 3: 32}
 _MOST_FEEDER = 40
 _MOST_OF_THREE = 80  # columns of q, k and v: three, with 96 keys a tile, were seen to be faster up to there
 _MOST_CONDITIONS = 2  # that are asked beside three warpgroups: with four (a window), ptxas was seen to spill
-MOST_BANDS = 2  # more take registers of a thread while they come, and shared memory
+_MOST_BANDS = 2  # more take registers of a thread while they come, and shared memory
 
 
 @dataclass(frozen=True)
@@ -261,19 +261,25 @@ def _reads(
     variant: Variant, banded: BandedScore | None, device: Device, groups: int, stages: int, why: dict[str, str]
 ) -> Reads:
     """How pairs have elements of params."""
-    without, keys = reads_of(variant, banded, 0), variant.tiles.kv
-    if banded is None:
-        why["bands"] = "no param is read along diagonals"
-        return without
-    bands = len(banded.bands)
-    if bands > MOST_BANDS:
-        why["bands"] = f"{bands} reads along diagonals are more than {MOST_BANDS}: pairs load their elements"
-        return without
-    if shared_bytes(variant, groups, keys or _STEP, stages, bands) > device.shared_per_block:
-        why["bands"] = "there is no room for what is read along diagonals: pairs load their elements"
-        return without
-    why["bands"] = "a tile's pairs share what is read along diagonals, which a warpgroup loads once"
+    keys = variant.tiles.kv or _STEP
+    bands, why["bands"] = held_bands(
+        banded,
+        "a warpgroup",
+        lambda count: shared_bytes(variant, groups, keys, stages, count) <= device.shared_per_block,
+    )
     return reads_of(variant, banded, bands)
+
+
+def held_bands(banded: BandedScore | None, loader: str, fits: Callable[[int], bool]) -> tuple[int, str]:
+    """How many reads along diagonals shared memory holds, all or none, and why."""
+    bands = len(banded.bands) if banded is not None else 0
+    if bands == 0:
+        return 0, "no param is read along diagonals"
+    if bands > _MOST_BANDS:
+        return 0, f"{bands} reads along diagonals are more than {_MOST_BANDS}: pairs load their elements"
+    if not fits(bands):
+        return 0, "there is no room for what is read along diagonals: pairs load their elements"
+    return bands, f"a tile's pairs share what is read along diagonals, which {loader} loads once"
 
 
 def _keys(variant: Variant, reads: Reads, device: Device, groups: int, stages: int, why: dict[str, str]) -> int:
