@@ -373,6 +373,7 @@ def test_two_reads_along_diagonals_of_wide_heads(completions: str, diagonals: Mo
         ("ordered", 230, 330, 2),
         ("ordered", 150, 290, 1),
         ("ordered_plain", 130, 400, 1),
+        ("ordered_plain", 70, 150, 3),
         ("ordered_wide", 230, 230, 1),
         ("ordered_values", 150, 150, 1),
     ],
@@ -380,7 +381,7 @@ def test_two_reads_along_diagonals_of_wide_heads(completions: str, diagonals: Mo
 def test_deterministic_gradients_are_the_same_bits_in_any_order(
     name: str, q_len: int, kv_len: int, batch: int, ordered: ModuleType
 ) -> None:
-    """Of heads that share keys, and of blocks of keys that see no row of some tiles."""
+    """Of heads that share keys, of blocks of keys that see no row of some tiles, and of heads side by side."""
     call = Call(ordered, name, q_len, kv_len, batch=batch)
     want = call.want()
     found = [call.got(how, seed) for seed, how in enumerate(("earliest", "latest", "random", "random"))]

@@ -185,6 +185,23 @@ def test_kernels_are_those_that_a_variant_needs() -> None:
     assert context(made, "backward")["rounded"] == ()
 
 
+@pytest.mark.parametrize(
+    ("fields", "apart"),
+    [
+        ({}, True),
+        ({"mask": CAUSAL}, False),
+        ({"head_dim": 256, "value_dim": 256}, False),
+        ({"deterministic": False}, False),
+    ],
+)
+def test_heads_are_side_by_side_where_blocks_that_take_turns_would_begin_at_once(
+    fields: dict[str, Any], apart: bool
+) -> None:
+    made = plan(variant(**{"deterministic": True, **fields}), "sm_90a")
+    assert (chosen(made).turns_apart > 0) == apart and made.why["backward.turns_apart"]
+    assert ("visits = " in rendered(made)) == apart
+
+
 def test_blocks_take_turns_if_sums_must_not_depend_on_an_order() -> None:
     for fields in ({"mask": CAUSAL}, {}, {"head_dim": 192, "value_dim": 192}):
         made = plan(variant(deterministic=True, **fields), "sm_90a")
